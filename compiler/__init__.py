@@ -1,0 +1,1 @@
+"""The compile half: front ends, capture, lowering and plan emission. Needs `mixplan[compile]`."""

@@ -1,0 +1,1 @@
+"""Graph passes over `torch.fx`: one pass or rule a file, no hidden state."""

@@ -1,0 +1,1 @@
+"""The run half of each target, behind the hardware abstraction layer."""

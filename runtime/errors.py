@@ -1,0 +1,96 @@
+"""Every error that mixplan raises on purpose.
+
+    MixplanError                 exit code 1 unless a subclass says otherwise
+    ├── UserError                the caller can mend it; exit code 2
+    │   ├── CheckpointError      a model file is missing, truncated, corrupt or contradicts its config
+    │   ├── UnsupportedError     an architecture, op, format or device that mixplan cannot lower or run
+    │   ├── OptionError          a flag, scheme, override or pass that is wrong or matches nothing
+    │   ├── OutputError          the output exists, cannot be written, or the disk is full
+    │   ├── PlanError            a plan that is malformed, tampered with, or of another schema version
+    │   ├── RequestError         a step or generate call with wrong tokens, positions or sampling settings
+    │   ├── CapacityError        out of KV pages, sequences or step tokens
+    │   └── MissingExtraError    a command needs an optional dependency; names the pip line
+    └── InternalError            a broken invariant of ours, or a generated kernel that failed; exit code 1
+        └── PassError            a pass failed; names pass, node and source line
+
+A message says what failed, the value seen, what is allowed and what to do.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = [
+    "CapacityError",
+    "CheckpointError",
+    "InternalError",
+    "MissingExtraError",
+    "MixplanError",
+    "OptionError",
+    "OutputError",
+    "PassError",
+    "PlanError",
+    "RequestError",
+    "UnsupportedError",
+    "UserError",
+]
+
+
+class MixplanError(Exception):
+    """Base of all mixplan errors. `hint` is the remedy, printed on its own line."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message if hint is None else f"{message}\n{hint}")
+        self.message = message
+        self.hint = hint
+
+
+class UserError(MixplanError):
+    """The caller's mistake."""
+
+    exit_code = 2
+
+
+class CheckpointError(UserError):
+    """A checkpoint that cannot be read or contradicts itself."""
+
+
+class UnsupportedError(UserError):
+    """Something that mixplan cannot lower or run here."""
+
+
+class OptionError(UserError):
+    """An option with a wrong value, or one that matches nothing."""
+
+
+class OutputError(UserError):
+    """The output cannot be written."""
+
+
+class PlanError(UserError):
+    """A plan that must not be run as it stands."""
+
+
+class RequestError(UserError):
+    """A step or generation request that is not valid."""
+
+
+class CapacityError(UserError):
+    """The request is valid, but needs more pages, sequences or tokens than were set aside."""
+
+
+class MissingExtraError(UserError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what} needs packages that are not installed.", hint=f"Run: pip install 'mixplan[{extra}]'")
+
+
+class InternalError(MixplanError):
+    """A broken invariant of mixplan itself."""
+
+
+class PassError(InternalError):
+    """A graph pass failed. The message names the pass, the node and the node's source line."""
