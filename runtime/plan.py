@@ -52,7 +52,8 @@ class Sym(_Record):
 
 Dim: TypeAlias = int | Sym
 Shape: TypeAlias = tuple[Dim, ...]
-Attr: TypeAlias = bool | int | float | str | tuple[bool, ...] | tuple[int, ...] | tuple[float, ...] | tuple[str, ...]
+# One element type per list (checked against the op's signature); the decoder allows only one array type in a union.
+Attr: TypeAlias = bool | int | float | str | tuple[bool | int | float | str, ...]
 
 
 class Tensor(_Record):

@@ -1,0 +1,142 @@
+"""The hardware abstraction layer: what a device must offer to run a region, and what it is given.
+
+A device is found by name (`devices/registry.py`), asked whether it can work on this machine, and loads regions of a verified plan. A loaded
+region is called once a step. The runtime owns the page accounting of the KV cache (`kv_cache.py`); each device owns the storage behind the
+pages, for the attention nodes that it hosts, in whatever layout suits it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mixplan.runtime.plan_io import LoadedPlan
+
+__all__ = [
+    "PAGE_SIZE",
+    "Array",
+    "CacheSpec",
+    "Device",
+    "DeviceFactory",
+    "DeviceOptions",
+    "LoadedRegion",
+    "Step",
+    "Support",
+    "TappableRegion",
+]
+
+Array: TypeAlias = NDArray[Any]
+
+PAGE_SIZE = 32
+"""Tokens per KV page. Fixed, so that kernels can be specialised on it."""
+
+
+@dataclass(frozen=True)
+class Support:
+    """Whether a device can work on this machine, and why (not)."""
+
+    ok: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class DeviceOptions:
+    """What the caller of `load` asks of devices. None leaves the choice to the device."""
+
+    threads: int | None = None
+    isa: str | None = None
+
+
+@dataclass(frozen=True)
+class CacheSpec:
+    """How much KV storage a device sets aside: `pages` pages of `page_size` tokens in each of its attention layers."""
+
+    pages: int
+    page_size: int
+    max_sequences: int
+    max_pages_per_sequence: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """One validated step of T tokens of any number of sequences, R of whose rows are wanted as logits.
+
+    The tokens of one sequence stand together, in ascending, consecutive positions. Ids, positions, slots, rows and pages are all in range:
+    a device need not check them again. Every page that the step's sequences need, up to their new lengths, is in `block_tables`.
+    """
+
+    token_ids: NDArray[np.int32]
+    """[T], each in [0, vocab_size)."""
+    positions: NDArray[np.int32]
+    """[T], the token's place in its sequence."""
+    sequences: NDArray[np.int32]
+    """[T], the token's sequence slot in [0, max_sequences)."""
+    logit_rows: NDArray[np.int32]
+    """[R], indices into the step's tokens; R may be 0."""
+    sequence_lengths: NDArray[np.int32]
+    """[T], for each token 1 + the largest position of its sequence in this step."""
+    block_tables: NDArray[np.int32]
+    """[max_sequences, max_pages_per_sequence], the page that holds positions [32 i, 32 i + 32) of a slot, -1 where unused."""
+    page_size: int = PAGE_SIZE
+
+    @property
+    def tokens(self) -> int:
+        """T."""
+        return len(self.token_ids)
+
+    @property
+    def rows(self) -> int:
+        """R."""
+        return len(self.logit_rows)
+
+
+class LoadedRegion(Protocol):
+    """A region, ready to run on one device."""
+
+    def run(self, step: Step, inputs: Mapping[int, Array]) -> dict[int, Array]:
+        """Run once. `inputs` holds an array for each value index in `Region.inputs` (the step inputs among them, int64, in the shapes of
+        the plan); the result holds one for each index in `Region.outputs`, C-contiguous, in the declared dtype, valid until the next run."""
+
+    def close(self) -> None:
+        """Release memory and threads. Further calls do nothing."""
+
+    def metrics(self) -> dict[str, float]:
+        """Counters of this region by name, units in the name (`kv_bytes`, `arena_bytes`)."""
+
+    @property
+    def isa(self) -> str:
+        """The instruction set or architecture that it runs on, for the placement summary ("numpy" for the reference)."""
+
+
+@runtime_checkable
+class TappableRegion(Protocol):
+    """A loaded region that can show the output of each of its nodes."""
+
+    def run_tapped(self, step: Step, inputs: Mapping[int, Array], tap: Callable[[str, Array], None]) -> dict[int, Array]:
+        """As `run`, calling tap(value name, array) after each node, once per output. The array is only valid during the call."""
+
+
+class Device(Protocol):
+    """The run half of a target.
+
+    `load` raises UnsupportedError where this region cannot run here (the runtime then takes the reference device and reports why), PlanError
+    where the plan is wrong, CapacityError where the KV storage does not fit.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name by which plans and users ask for it."""
+
+    def supported(self) -> Support:
+        """Whether this machine has what the device needs."""
+
+    def load(self, plan: LoadedPlan, region_index: int, caches: CacheSpec) -> LoadedRegion:
+        """Prepare `plan.plan.regions[region_index]`, with KV storage for the attention nodes in it."""
+
+
+DeviceFactory: TypeAlias = Callable[[DeviceOptions], Device]
+"""What a `mixplan.devices` entry point resolves to: usually the device's class."""
