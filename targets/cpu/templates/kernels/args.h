@@ -1,0 +1,160 @@
+// The interface of the heavy kernels: argument structs, enums, and how much scratch each kernel wants.
+//
+// Every kernel is `template <...> static void name(const Args& a, int tid, int nt)` in namespace mp. All nt threads of the pool call it with
+// the same `a`; each does its own share. The caller puts a barrier after each kernel. Row counts are run-time, widths are template constants.
+// Strides are in elements; the last dimension is contiguous. Pointers marked "or null" are optional inputs. `a.scratch` is one block, 64-byte
+// aligned and shared by all threads, of at least NAME_scratch(nt, max_rows...) bytes; the kernel cuts it by tid. Scratch needs no initial
+// value and holds nothing between kernels, except for the attention pair (see AttentionArgs).
+// Outputs must not overlap inputs, except that `residual` may be `y` itself (same pointer and stride).
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+namespace mp {
+
+// Weight formats (packed layouts: runtime/packing.py), roundings of f32 activations, gating functions, rotary styles, masks.
+enum class Fmt { F32, BF16, I8, I4 };
+enum class Act { F32, BF16 };
+enum class Fn { None, Silu, Gelu, GeluTanh, Relu, Relu2, Sigmoid, Tanh };
+enum class Rope { Half, Interleaved };
+enum class Kv { F32, F16 };
+constexpr int kMaskCausal = 0, kMaskChunked = 1;
+constexpr int kPage = 32;  // tokens in a page of the KV cache
+
+// linear<Fmt F, bool ASYM, int K, int GROUP, Act A>: y[m,n] = sum_k x[m,k] w[n,k] + bias[n] + residual[m,n].
+// gated_linear<Fmt F, bool ASYM, int K, int GROUP, Act A, Fn FN>: y[m,n] = FN(gate[m,n]) * up[m,n]; n = rows of the gate (I); bias is [2,n].
+// GROUP is 0 for f32, bf16 and per-channel i8. ASYM: `zeros` is given.
+struct LinearArgs {
+  const float* x;         // [m, K]
+  int64_t ldx;
+  const void* w;          // packed
+  const void* scales;     // f16 [blocks][K/GROUP][16], or f32 [blocks][1][16] per channel; null for f32 and bf16
+  const uint8_t* zeros;   // as scales, or null
+  const float* bias;      // [n] or null
+  const float* residual;  // [m, n] or null (never for gated_linear)
+  int64_t ldr;
+  float* y;               // [m, n]
+  int64_t ldy;
+  int64_t m, n;
+  void* scratch;          // linear_scratch(nt, K)
+};
+
+// linear_q<Fmt F, bool ASYM, int K, int GROUP> and gated_linear_q<..., Fn FN>: the same with int8 activations. F is I8 or I4.
+// K is the unpadded width; q has Kp = K rounded up to GROUP (to 32 where GROUP is 0) columns, of which the padding is zero.
+struct LinearQArgs {
+  const int8_t* q;        // [m, Kp]
+  int64_t ldq;
+  const float* q_scales;  // [m, G], G = Kp/GROUP or 1
+  const float* q_sums;    // [m, G]
+  int64_t ldg;            // stride of q_scales and q_sums
+  const void* w;
+  const void* scales;
+  const uint8_t* zeros;
+  const float* bias;
+  const float* residual;
+  int64_t ldr;
+  float* y;
+  int64_t ldy;
+  int64_t m, n;
+  void* scratch;          // linear_scratch(nt, K)
+};
+
+// grouped_linear<Fmt F, bool ASYM, int K, int GROUP>: y[t,j] = W[id[t,j]] x[t,j] + bias[id[t,j]]. An id outside [0, experts) gives zeros.
+struct GroupedLinearArgs {
+  const float* x;         // [t, j, K]
+  int64_t ldx_t, ldx_j;   // ldx_j = 0 broadcasts one row over j
+  const int64_t* ids;     // [t, j], contiguous
+  const void* w;          // experts' packed tensors one after the other
+  const void* scales;
+  const uint8_t* zeros;
+  const float* bias;      // [experts, n] or null
+  float* y;               // [t, j, n], contiguous
+  int64_t t, j, n, experts;
+  void* scratch;          // grouped_linear_scratch(nt, K, t*j, experts)
+};
+
+// embedding<Fmt F, bool ASYM, int K, int GROUP>: y[m,:] = W[ids[m],:]. An id outside [0, rows) gives zeros.
+struct EmbeddingArgs {
+  const int64_t* ids;     // [m]
+  const void* w;
+  const void* scales;
+  const uint8_t* zeros;
+  float* y;               // [m, K]
+  int64_t ldy;
+  int64_t m, rows;
+};
+
+// rms_norm<int N>, layer_norm<int N>: over the last dimension. Rows are m = outer * inner; row (o, i) of x stands at x + o*ldx + i*ldx_inner.
+struct NormArgs {
+  const float* x;
+  int64_t ldx, ldx_inner;
+  const float* weight;    // [N] or null
+  const float* bias;      // [N] or null (layer_norm only)
+  float* y;
+  int64_t ldy, ldy_inner;
+  int64_t outer, inner;
+  float eps;
+};
+
+// quantize_act<int N, int GROUP>, rms_norm_quant<int N, int GROUP>, layer_norm_quant<int N, int GROUP>: to int8 with the scales and sums that
+// linear_q reads; GROUP 0 is the whole row. q's padding columns (up to Np = N rounded up to GROUP, or to 32) are written as zeros.
+struct QuantizeArgs {
+  const float* x;         // [m, N]
+  int64_t ldx;
+  const float* weight;    // norms: [N] or null
+  const float* bias;      // layer_norm_quant: [N] or null
+  int8_t* q;              // [m, Np]
+  int64_t ldq;
+  float* scales;          // [m, G]
+  float* sums;            // [m, G]
+  int64_t ldg;
+  int64_t m;
+  float eps;
+};
+
+// rope<int D, int DR, Rope STYLE>: rotates the first DR of D dims of each head, copies the rest. y may be x (same strides).
+struct RopeArgs {
+  const float* x;         // [t, heads, D]
+  int64_t ldx, ldx_head;  // stride between tokens, between heads
+  const float* cos;       // [t, DR]
+  const float* sin;
+  int64_t ldc;            // stride between tokens of cos and sin (0 broadcasts)
+  float* y;
+  int64_t ldy, ldy_head;
+  int64_t t, heads;
+};
+
+// attention_append<int HQ, int HKV, int DK, int DV, Kv S> stores the step's keys and values in the pages and plans the work in `scratch`;
+// attention<the same> reads both. They take the same args, with a barrier and no other use of this scratch between them.
+// Token i is at `positions[i]` of the sequence in slot `slots[i]`; it sees keys at positions 0..positions[i] of that sequence.
+// The page of position p is block_tables[slot*max_pages + p/32]. A page that is not in [0, pages) is neither read nor written.
+// A page of one layer is kv_bytes_per_page<HKV, DK, DV, S>() bytes: [HKV][DK][32 tokens] keys, then [HKV][32 tokens][DV up to 16] values.
+// The cache's memory must be zeroed once when it is allocated.
+struct AttentionArgs {
+  const float* q;         // [t, HQ, DK]
+  const float* k;         // [t, HKV, DK]
+  const float* v;         // [t, HKV, DV]
+  int64_t ldq, ldk, ldv;  // strides between tokens
+  int64_t ldq_head, ldk_head, ldv_head;
+  const float* sinks;     // [HQ] or null
+  const float* slopes;    // [HQ] or null (ALiBi: score += slope * (key position - query position))
+  float* y;               // [t, HQ, DV]
+  int64_t ldy, ldy_head;
+  const int32_t* positions;
+  const int32_t* slots;
+  const int32_t* block_tables;  // [max_sequences, max_pages]
+  int64_t max_pages;
+  void* cache;            // this layer's pages
+  int64_t pages;
+  int64_t t;
+  float scale;
+  float softcap;          // 0: none
+  int32_t window;         // 0: none. causal: key position > query position - window; chunked: the same chunk of `window` positions
+  int32_t mask;           // kMaskCausal or kMaskChunked
+  void* scratch;          // attention_scratch<HQ, HKV, DK, DV>(nt, max_step_tokens)
+};
+
+constexpr int64_t round_up(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
+constexpr int64_t packed_columns(int64_t k, int64_t group) { return round_up(k, group ? group : 32); }
+
+}  // namespace mp
