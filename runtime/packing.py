@@ -1,0 +1,232 @@
+"""Packed weights: from rows to the byte layout that every kernel reads, and back.
+
+Sixteen output rows ("lanes") form a block; blocks stand one after another on the first axis. Packing rows [16i, 16j) gives exactly
+blocks [i, j), so a caller streams a large weight by chunks of whole blocks and appends the bytes. A weight [N, K] has B = ceil(N / 16)
+blocks:
+
+| array | dtype | shape | holds |
+|---|---|---|---|
+| weight, f32  | f32  | [B, K, 16]          | w[16b + lane, k] |
+| weight, bf16 | bf16 | [B, Kp/2, 16, 2]    | w[16b + lane, 2c + j] |
+| weight, i8   | u8   | [B, Kp/4, 16, 4]    | code[16b + lane, 4c + j] |
+| weight, i4   | u8   | [B, Kp/8, 16, 4]    | code[.., 8c + j] in the low nibble, code[.., 8c + 4 + j] in the high one |
+| scales       | f16 per group, f32 per channel | [B, G, 16] | scale[16b + lane, g] |
+| zeros        | u8   | [B, G, 16]          | zero point, only where asymmetric |
+
+Kp is `WeightFormat.padded_columns(K)`, G `WeightFormat.groups(K)`. Padding dequantizes to 0: padded codes equal the zero point, padded
+rows have scale 0. bf16 is held in numpy as uint16 bit patterns.
+
+A gated weight alternates gate and up blocks (`interleave_gated`); experts follow one another on the first axis (`concat_experts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mixplan.runtime.dtypes import DType, bf16_to_f32, f32_to_bf16
+from mixplan.runtime.errors import InternalError
+from mixplan.runtime.formats import LANES, WeightFormat, ceil_div, round_up
+
+__all__ = [
+    "Packed",
+    "Quantized",
+    "concat_experts",
+    "dequantize",
+    "interleave_gated",
+    "pack",
+    "packed_layout",
+    "quantize_act",
+    "slice_blocks",
+    "split_gated",
+    "unpack",
+    "unpack_codes",
+    "unpack_rows",
+]
+
+Packed: TypeAlias = dict[str, NDArray[Any]]
+"""Arrays of one packed weight by role: "weight", and where the format has them "scales" and "zeros"."""
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """Rows of a quantized weight: codes u8 [n, K], scales [n, G], zeros u8 [n, G] (None where symmetric)."""
+
+    codes: NDArray[np.uint8]
+    scales: NDArray[Any]
+    zeros: NDArray[np.uint8] | None = None
+
+
+def packed_layout(fmt: WeightFormat, rows: int, columns: int, copies: int = 1) -> dict[str, tuple[DType, tuple[int, ...]]]:
+    """Dtype and shape of each packed array of a weight [rows, columns], by role.
+
+    `copies` counts equal weights in one tensor, each padded to 16 rows on its own: 2 for a gated weight, the number of experts for grouped.
+    """
+    blocks = copies * ceil_div(rows, LANES)
+    width = fmt.padded_columns(columns)
+    if not fmt.quantized:
+        shape = (blocks, width, LANES) if fmt.bits == 32 else (blocks, width // 2, LANES, 2)
+        return {"weight": (DType.f32 if fmt.bits == 32 else DType.bf16, shape)}
+    per_word = 32 // fmt.bits
+    layout = {
+        "weight": (DType.u8, (blocks, width // per_word, LANES, 4)),
+        "scales": (fmt.scale_dtype, (blocks, fmt.groups(columns), LANES)),
+    }
+    if not fmt.symmetric:
+        layout["zeros"] = (DType.u8, (blocks, fmt.groups(columns), LANES))
+    return layout
+
+
+def pack(fmt: WeightFormat, rows: NDArray[np.float32] | Quantized) -> Packed:
+    """Pack rows (f32 [n, K] for f32 and bf16, else Quantized) into ceil(n / 16) blocks.
+
+    Pads n to whole blocks, so every chunk of a streamed weight but the last must be a multiple of 16 rows.
+    """
+    if fmt.quantized != isinstance(rows, Quantized):
+        raise InternalError(f"Packing {fmt.name} got {type(rows).__name__}; i8 and i4 take Quantized, f32 and bf16 take an f32 array.")
+    if isinstance(rows, Quantized):
+        return _pack_quantized(fmt, rows)
+    n, k = rows.shape
+    blocks, width = ceil_div(n, LANES), fmt.padded_columns(k)
+    if fmt.bits == 32:
+        return {"weight": _lanes_last(_padded(np.asarray(rows, np.float32), blocks * LANES, width), 1)[..., 0]}
+    return {"weight": _lanes_last(_padded(f32_to_bf16(rows), blocks * LANES, width), 2)}
+
+
+def _pack_quantized(fmt: WeightFormat, rows: Quantized) -> Packed:
+    n, k = rows.codes.shape
+    groups = fmt.groups(k)
+    if rows.scales.shape != (n, groups) or (rows.zeros is None) != fmt.symmetric:
+        zeros = "no zeros" if rows.zeros is None else f"zeros {rows.zeros.shape}"
+        raise InternalError(f"Packing {fmt} codes {rows.codes.shape} got scales {rows.scales.shape} and {zeros}; needs [{n}, {groups}].")
+    padded, width = round_up(n, LANES), fmt.padded_columns(k)
+    codes = _padded(rows.codes, padded, width, fill=fmt.zero_point)
+    if rows.zeros is not None and width > k:
+        codes[:n, k:] = rows.zeros[:, -1:]
+    out: Packed = {}
+    if fmt.bits == 8:
+        out["weight"] = _lanes_last(codes, 4)
+    else:
+        halves = codes.reshape(padded, width // 8, 2, 4)
+        out["weight"] = _lanes_last((halves[:, :, 0] | (halves[:, :, 1] << 4)).reshape(padded, width // 2), 4)
+    out["scales"] = _lanes_last(_padded(rows.scales.astype(fmt.scale_dtype.numpy), padded, groups), 1)[..., 0]
+    if rows.zeros is not None:
+        out["zeros"] = _lanes_last(_padded(rows.zeros, padded, groups, fill=fmt.zero_point), 1)[..., 0]
+    return out
+
+
+def _padded(x: NDArray[Any], rows: int, columns: int, fill: int = 0) -> NDArray[Any]:
+    """A copy of x [n, k], or x itself where it already has the size, extended to [rows, columns]."""
+    if x.shape == (rows, columns):
+        return x
+    out = np.full((rows, columns), fill, x.dtype)
+    out[: x.shape[0], : x.shape[1]] = x
+    return out
+
+
+def _lanes_last(x: NDArray[Any], unit: int) -> NDArray[Any]:
+    """[16B, C * unit] -> contiguous [B, C, 16, unit]."""
+    rows, columns = x.shape
+    return np.ascontiguousarray(x.reshape(rows // LANES, LANES, columns // unit, unit).transpose(0, 2, 1, 3))
+
+
+def _rows_first(x: NDArray[Any]) -> NDArray[Any]:
+    """[B, C, 16, unit] -> [16B, C * unit]."""
+    blocks, columns, lanes, unit = x.shape
+    return x.transpose(0, 2, 1, 3).reshape(blocks * lanes, columns * unit)
+
+
+def unpack_codes(fmt: WeightFormat, packed: Mapping[str, NDArray[Any]]) -> Quantized:
+    """The padded rows of a quantized weight: codes u8 [16B, Kp], scales f32 [16B, G], zeros u8 [16B, G] (filled in where symmetric)."""
+    codes = _rows_first(packed["weight"])
+    if fmt.bits == 4:
+        words = codes.reshape(codes.shape[0], -1, 1, 4)
+        codes = np.concatenate([words & 15, words >> 4], axis=2).reshape(codes.shape[0], -1)
+    scales = _rows_first(packed["scales"][..., None]).astype(np.float32)
+    zeros = np.full(scales.shape, fmt.zero_point, np.uint8) if fmt.symmetric else _rows_first(packed["zeros"][..., None])
+    return Quantized(codes, scales, zeros)
+
+
+def dequantize(fmt: WeightFormat, rows: Quantized) -> NDArray[np.float32]:
+    """scale * (code - zero), f32 [n, K]. Exact up to one rounding: a code difference is a small integer."""
+    n, k = rows.codes.shape
+    out = rows.codes.astype(np.float32)
+    zeros = np.float32(fmt.zero_point) if rows.zeros is None else rows.zeros.astype(np.float32)
+    scales = rows.scales.astype(np.float32)
+    if not fmt.group_size:
+        out -= zeros
+        out *= scales
+        return out
+    whole = k // fmt.group_size
+    zeros = np.broadcast_to(zeros, scales.shape)
+    head = out[:, : whole * fmt.group_size].reshape(n, whole, fmt.group_size)
+    if head.size:
+        out[:, : whole * fmt.group_size] = ((head - zeros[:, :whole, None]) * scales[:, :whole, None]).reshape(n, -1)
+    if k > whole * fmt.group_size:
+        tail = out[:, whole * fmt.group_size :]
+        tail -= zeros[:, whole:]
+        tail *= scales[:, whole:]
+    return out
+
+
+def unpack(fmt: WeightFormat, packed: Mapping[str, NDArray[Any]], rows: int, columns: int) -> NDArray[np.float32]:
+    """The weight as f32 [rows, columns]."""
+    if fmt.quantized:
+        full = dequantize(fmt, unpack_codes(fmt, packed))
+    elif fmt.bits == 32:
+        full = _rows_first(packed["weight"][..., None])
+    else:
+        full = bf16_to_f32(_rows_first(packed["weight"]))
+    return np.ascontiguousarray(full[:rows, :columns])
+
+
+def unpack_rows(fmt: WeightFormat, packed: Mapping[str, NDArray[Any]], rows: NDArray[Any], columns: int) -> NDArray[np.float32]:
+    """The given rows (any integers, shape [n]) as f32 [n, columns], without unpacking the others."""
+    block, lane = np.divmod(rows, LANES)
+    # Each wanted row becomes lane 0 of a block of its own, whose other lanes are dropped again.
+    one = {role: array[block, :, lane][:, :, None] for role, array in packed.items()}
+    return unpack(fmt, one, len(rows), columns)
+
+
+def interleave_gated(gate: Packed, up: Packed) -> Packed:
+    """Alternate the blocks of two packed weights of one shape: gate block 0, up block 0, gate block 1, ..."""
+    return {role: np.stack([gate[role], up[role]], axis=1).reshape(2 * gate[role].shape[0], *gate[role].shape[1:]) for role in gate}
+
+
+def split_gated(packed: Mapping[str, NDArray[Any]]) -> tuple[Packed, Packed]:
+    """The gate and the up weight of an interleaved pair, as views."""
+    return {role: a[0::2] for role, a in packed.items()}, {role: a[1::2] for role, a in packed.items()}
+
+
+def concat_experts(experts: Iterable[Packed]) -> Packed:
+    """Experts' packed weights, one after another on the first axis."""
+    listed = list(experts)
+    return {role: np.concatenate([e[role] for e in listed]) for role in listed[0]}
+
+
+def slice_blocks(packed: Mapping[str, NDArray[Any]], start: int, stop: int) -> Packed:
+    """Blocks [start, stop) as views: rows [16 * start, 16 * stop) of a linear; expert e has blocks [e * B, (e + 1) * B)."""
+    return {role: a[start:stop] for role, a in packed.items()}
+
+
+def quantize_act(x: NDArray[np.float32], group: int) -> tuple[NDArray[np.int8], NDArray[np.float32], NDArray[np.float32]]:
+    """Quantize activations x [..., K] to int8, symmetric, with one scale for each row and group (group 0: for each row).
+
+    Returns q i8 [..., Kp] (zeros in the padding; Kp = K up to a multiple of the group, or of 32), scales f32 [..., G] and
+    sums f32 [..., G] = scale * sum(q). scale = absmax / 127, or 1 where that is 0; q rounds half to even.
+    """
+    k = x.shape[-1]
+    width = round_up(k, group or 32)
+    padded = np.zeros((*x.shape[:-1], width), np.float32)
+    padded[..., :k] = x
+    grouped = padded.reshape(*x.shape[:-1], width // group if group else 1, group or width)
+    with np.errstate(all="ignore"):
+        scales = np.max(np.abs(grouped), axis=-1, initial=0.0) / np.float32(127)
+        scales = np.where(scales == 0, np.float32(1), scales).astype(np.float32)
+        codes = np.nan_to_num(np.clip(np.rint(grouped / scales[..., None]), -127, 127), copy=False).astype(np.int8)
+        sums = (scales * codes.sum(axis=-1, dtype=np.int32).astype(np.float32)).astype(np.float32)
+    return codes.reshape(padded.shape), scales, sums
