@@ -1,0 +1,69 @@
+"""Capture: a causal LM as a `torch.fx` graph of one ragged step.
+
+The graph's placeholders are `token_ids`, `position_ids`, `sequence_lengths` (i64 [1, T]) and `logit_rows` (i64 [R]); its one output is the
+logits f32 [1, R, V]. `mixplan::attention` is the only node that mixes tokens. Parameters are get_attr nodes under the model's names and hold
+meta tensors; buffers hold real tensors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from mixplan.compiler.export.context import ExportContext, exporting
+from mixplan.compiler.export.interfaces import NAME, register_interfaces
+from mixplan.compiler.export.rope import patch_rotary
+from mixplan.compiler.export.skeleton import skeleton
+from mixplan.compiler.export.unlift import unlift
+from mixplan.compiler.export.wrapper import DecoderStep
+from mixplan.runtime.errors import UnsupportedError
+
+__all__ = ["CapturedGraph", "capture_decoder"]
+
+_MAX = 1 << 20
+
+
+@dataclass
+class CapturedGraph:
+    """The graph, the names of its parameters, and the number of attention nodes."""
+
+    graph: fx.GraphModule
+    parameters: tuple[str, ...]
+    layers: int
+    tied: dict[str, str] = field(default_factory=dict)
+
+
+def capture_decoder(model: nn.Module) -> CapturedGraph:
+    """Capture a transformers causal LM (with parameters on any device, meta included), which is left as it is."""
+    register_interfaces()
+    copy: Any = skeleton(model)
+    copy.set_attn_implementation(NAME)
+    copy.set_experts_implementation(NAME)
+    patch_rotary(copy)
+    context = ExportContext()
+    tokens, rows = torch.export.Dim("T", min=2, max=_MAX), torch.export.Dim("R", min=1, max=_MAX)
+    line = torch.zeros(1, 11, dtype=torch.long)
+    args = (line, torch.arange(11)[None], line + 11, torch.arange(3))
+    shapes = ({1: tokens}, {1: tokens}, {1: tokens}, {0: rows})
+    with exporting(context), torch.no_grad():
+        program = torch.export.export(DecoderStep(copy, context), args, dynamic_shapes=shapes, strict=False)
+    tied = tied_names(model)
+    graph = unlift(program, tied, dict(copy.named_buffers()))
+    names = {node.target for node in graph.graph.nodes if node.op == "get_attr"}
+    parameters = tuple(name for name, _ in model.named_parameters() if name in names)
+    if not context.layers:
+        raise UnsupportedError(f"{type(model).__name__} bypasses transformers' attention interface")
+    return CapturedGraph(graph, parameters, context.layers, tied)
+
+
+def tied_names(model: nn.Module) -> dict[str, str]:
+    """For every parameter that shares its tensor with an earlier one, the earlier one's name."""
+    first: dict[int, str] = {}
+    tied: dict[str, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if first.setdefault(id(parameter), name) != name:
+            tied[name] = first[id(parameter)]
+    return tied

@@ -1,0 +1,48 @@
+"""What every front end gives: a checkpoint that can be captured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from torch import fx
+
+from mixplan.compiler.weights.base import WeightSource
+from mixplan.runtime.plan import Model
+
+__all__ = ["Captured", "Checkpoint", "Source"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a plan comes from: goes into its provenance. `files` maps the base names of the files read to their SHA-256 (hex)."""
+
+    format: str
+    name: str
+    files: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Captured:
+    """A checkpoint as a graph.
+
+    graph: placeholders token_ids, position_ids, sequence_lengths (i64 [1, T]), logit_rows (i64 [R]); one output, logits f32 [1, R, V].
+    Parameters are get_attr nodes whose targets are names of `weights`, holding meta tensors; buffers hold real CPU tensors.
+    files: what the runtime needs for text, by the name it gets inside the plan (tokenizer.json, chat_template.jinja, tokenizer_config.json).
+    """
+
+    graph: fx.GraphModule
+    weights: WeightSource
+    model: Model
+    source: Source
+    files: dict[str, bytes] = field(default_factory=dict)
+
+
+class Checkpoint(Protocol):
+    """An opened checkpoint. Opening has checked that its files are there and well-formed; weights are read later."""
+
+    def capture(self) -> Captured:
+        """Export the model. May be called once."""
+
+    def close(self) -> None:
+        """Close the files."""
