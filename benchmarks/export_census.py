@@ -27,7 +27,7 @@ from mixplan.compiler.replay import Replay, load_parameters  # noqa: E402
 from mixplan.compiler.weights.memory import ModuleWeights  # noqa: E402
 
 LIMIT = 2e-4
-SECONDS = 120
+SECONDS = 60
 
 
 def census(model_type: str) -> dict[str, object]:

@@ -62,6 +62,11 @@ def attention_interface(
         attention_mask = MaskKind()
     if not isinstance(attention_mask, MaskKind):
         raise UnsupportedError(f"{name} builds its attention mask as a tensor {tuple(attention_mask.shape)}, outside of the mask interface")
+    if attention_mask.refused:
+        raise UnsupportedError(
+            f"{name} asks for an attention mask that is not causal: {attention_mask.refused}",
+            hint="Supported masks: causal, sliding window, chunked. A model that looks ahead cannot be run token by token.",
+        )
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if isinstance(scale, Tensor):
         query, scale = query * scale, 1.0

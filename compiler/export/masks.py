@@ -11,8 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from mixplan.runtime.errors import UnsupportedError
-
 __all__ = ["MaskKind", "mask_kind"]
 
 
@@ -20,11 +18,13 @@ __all__ = ["MaskKind", "mask_kind"]
 class MaskKind:
     """Stands in for the mask tensor on its way through the model to the attention op.
 
-    kind "causal" (window 0: none; w: key position > query position - w) or "chunked" (same chunk of `window` positions).
+    kind "causal" (window 0: none; w: key position > query position - w) or "chunked" (same chunk of `window` positions). `refused` names
+    what the model asked for where it is neither; models may make such masks without using them.
     """
 
     kind: str = "causal"
     window: int = 0
+    refused: str = ""
 
     def __getitem__(self, index: Any) -> MaskKind:
         """Slicing a mask to the keys' length changes nothing here."""
@@ -36,9 +36,9 @@ class MaskKind:
 
 
 def mask_kind(mask_function: Callable[..., Any]) -> MaskKind:
-    """Read a mask function. UnsupportedError where it is anything but causal, causal within a window, or causal within chunks."""
-    parts = list(_conjuncts(mask_function))
-    causal, window, chunk = False, 0, 0
+    """Read a mask function; anything but causal, causal within a window, or causal within chunks is refused in the result."""
+    parts = _conjuncts(mask_function)
+    causal, window, chunk, unknown = False, 0, 0, []
     for name, cells in parts:
         if name == "causal_mask_function":
             causal = True
@@ -47,16 +47,9 @@ def mask_kind(mask_function: Callable[..., Any]) -> MaskKind:
         elif name == "chunked_overlay.<locals>.inner_mask":
             chunk = cells["chunk_size"]
         else:
-            raise UnsupportedError(
-                f"the model asks for an attention mask that is not causal: {name}",
-                hint="Supported masks: causal, sliding window, chunked. A model that looks ahead cannot be run token by token.",
-            )
-    if not causal or (window and chunk):
-        names = ", ".join(name for name, _ in parts)
-        raise UnsupportedError(
-            f"the model asks for an attention mask that is not causal: {names}",
-            hint="Supported masks: causal, sliding window, chunked. A model that looks ahead cannot be run token by token.",
-        )
+            unknown.append(name.replace(".<locals>.inner_mask", ""))
+    if unknown or not causal or (window and chunk):
+        return MaskKind(refused=" and ".join(unknown or [name.replace(".<locals>.inner_mask", "") for name, _ in parts]))
     return MaskKind("chunked", int(chunk)) if chunk else MaskKind("causal", int(window))
 
 

@@ -7,8 +7,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from mixplan.compiler.frontends.build import build_model
+from mixplan.runtime.errors import OptionError
+
 __all__ = ["randomize", "tiny_config", "tiny_model"]
 
+_LARGEST = 20_000_000
 # Sizes by the names that configs use for them. Windows and chunks are shorter than the tests' prompts, so that they matter.
 _SIZES: dict[str, Any] = {
     "hidden_size": 64,
@@ -82,8 +86,12 @@ def tiny_model(model_type: str, seed: int = 0, **overrides: Any) -> Any:
     """A causal LM of `tiny_config` with random weights, in eval mode, float32."""
     from transformers import AutoModelForCausalLM
 
+    config = tiny_config(model_type, **overrides)
+    count = sum(parameter.numel() for parameter in build_model(config).parameters())
+    if count > _LARGEST:
+        raise OptionError(f"the tiny config of {model_type} is not tiny: {count} parameters, at most {_LARGEST}")
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(tiny_config(model_type, **overrides), dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     randomize(model, seed)
     return model
 

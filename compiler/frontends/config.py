@@ -1,0 +1,62 @@
+"""A Hugging Face directory's JSON files, read with errors that say what is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from mixplan.runtime.errors import CheckpointError, MissingExtraError, UnsupportedError
+
+__all__ = ["load_config", "read_json"]
+
+
+def read_json(path: Path, *, required: bool = False) -> dict[str, Any]:
+    """The JSON object in `path`; {} where the file is absent and not required."""
+    if not path.is_file():
+        if required:
+            raise CheckpointError(f"{path.parent}: {path.name} is missing", hint="Give a Hugging Face model directory, or a .gguf file.")
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: cannot be read as JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path}: expected a JSON object, got {type(content).__name__}")
+    return content
+
+
+def load_config(folder: Path) -> Any:
+    """The transformers config of a directory; CheckpointError or UnsupportedError where it can't be one that mixplan compiles."""
+    try:
+        from transformers import AutoConfig
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+    except ImportError:
+        raise MissingExtraError("Reading a Hugging Face checkpoint", "hf") from None
+    path = folder / "config.json"
+    content = read_json(path, required=True)
+    model_type = content.get("model_type")
+    if not isinstance(model_type, str):
+        raise CheckpointError(f"{path}: has no model_type, so the architecture is unknown")
+    if "auto_map" in content and model_type not in CONFIG_MAPPING_NAMES:
+        raise UnsupportedError(
+            f"{path}: model type {model_type!r} is defined by Python code inside the checkpoint, which mixplan does not run",
+            hint="Use a checkpoint in transformers' own format, or pass the loaded module to mixplan.compile in Python.",
+        )
+    if model_type not in CONFIG_MAPPING_NAMES:
+        import transformers
+
+        raise UnsupportedError(
+            f"{path}: model type {model_type!r} is unknown to transformers {transformers.__version__}",
+            hint="A newer transformers may know it: pip install -U transformers.",
+        )
+    if quantization := content.get("quantization_config"):
+        method = quantization.get("quant_method", "unknown") if isinstance(quantization, dict) else quantization
+        raise UnsupportedError(
+            f"{path}: the checkpoint is already quantized ({method})", hint="Compile from the original weights; mixplan quantizes them itself."
+        )
+    content.pop("auto_map", None)
+    try:
+        return AutoConfig.for_model(**content)
+    except Exception as error:
+        raise CheckpointError(f"{path}: not a valid config of model type {model_type!r}: {error}") from error

@@ -1,0 +1,73 @@
+"""What a Hugging Face directory says about text: special tokens, sampling defaults, and the files that the runtime needs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from mixplan.compiler.frontends.config import read_json
+from mixplan.runtime.errors import CheckpointError
+from mixplan.runtime.plan import Model
+
+__all__ = ["context_length", "model_record", "text_files"]
+
+_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+_LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_sequence_length", "seq_length")
+
+
+def model_record(config: Any, generation: dict[str, Any], parameters: int) -> Model:
+    """The plan's Model record from a transformers config and the content of generation_config.json (may be empty)."""
+    text = config.get_text_config()
+    bos = _first(generation.get("bos_token_id"), getattr(text, "bos_token_id", None), getattr(config, "bos_token_id", None))
+    eos = _first(generation.get("eos_token_id"), getattr(text, "eos_token_id", None), getattr(config, "eos_token_id", None))
+    sampling = {name: float(generation[name]) for name in _SAMPLING if isinstance(generation.get(name), int | float)}
+    if generation.get("do_sample") is False:
+        sampling = {name: value for name, value in sampling.items() if name == "repetition_penalty"}
+    return Model(
+        architecture=str(config.model_type),
+        vocab_size=int(text.vocab_size),
+        context_length=context_length(text),
+        parameters=parameters,
+        bos_token_id=bos[0] if isinstance(bos, list) else bos,
+        eos_token_ids=tuple(eos) if isinstance(eos, list | tuple) else () if eos is None else (int(eos),),
+        generation=sampling,
+    )
+
+
+def context_length(text: Any) -> int:
+    """The most positions that the config allows, by the names that configs use; 2048 where it names none."""
+    for name in _LENGTHS:
+        value = getattr(text, name, None)
+        if isinstance(value, int) and value > 0:
+            return value
+    return 2048
+
+
+def text_files(folder: Path) -> dict[str, bytes]:
+    """tokenizer.json, tokenizer_config.json and chat_template.jinja, as far as the directory has them."""
+    files = {name: (folder / name).read_bytes() for name in ("tokenizer.json", "tokenizer_config.json") if (folder / name).is_file()}
+    if "tokenizer.json" in files:
+        try:
+            json.loads(files["tokenizer.json"])
+        except ValueError as error:
+            raise CheckpointError(f"{folder / 'tokenizer.json'}: cannot be read as JSON: {error}") from None
+    template = folder / "chat_template.jinja"
+    if template.is_file():
+        files[template.name] = template.read_bytes()
+    elif text := _template(read_json(folder / "tokenizer_config.json")):
+        files[template.name] = text.encode()
+    return files
+
+
+def _template(config: dict[str, Any]) -> str | None:
+    """The default chat template inside tokenizer_config.json, which may hold one or several named ones."""
+    template = config.get("chat_template")
+    if isinstance(template, list):
+        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
+        template = named.get("default")
+    return template if isinstance(template, str) else None
+
+
+def _first(*values: Any) -> Any:
+    return next((value for value in values if value is not None), None)
