@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 from mixplan.runtime.errors import PlanError
-from mixplan.runtime.ops.base import Array, Attrs, Infer, OpSpec, Reference, Signature, StepContext, TypedShape
+from mixplan.runtime.ops.base import Array, Attrs, OpSpec, Signature, StepContext, TypedShape
 from mixplan.runtime.plan import Attr
 
-__all__ = ["define"]
+__all__ = ["CheckedAttrs", "define"]
+
+CheckedAttrs: TypeAlias = dict[str, Any]
+"""Attrs after the checks of this module: complete, each of its declared type."""
 
 _SPELLED = {"inf": float("inf"), "-inf": float("-inf"), "nan": float("nan")}
 
@@ -16,8 +20,8 @@ _SPELLED = {"inf": float("inf"), "-inf": float("-inf"), "nan": float("nan")}
 def define(
     name: str,
     inputs: tuple[str, ...],
-    infer: Infer,
-    reference: Reference,
+    infer: Callable[[Sequence[TypedShape | None], CheckedAttrs, Sequence[TypedShape]], Sequence[TypedShape]],
+    reference: Callable[[StepContext, CheckedAttrs, Sequence[Any]], Sequence[Array]],
     doc: str,
     *,
     outputs: tuple[str, ...] = ("y",),

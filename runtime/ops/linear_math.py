@@ -1,0 +1,84 @@
+"""What the references of linear ops share: products with packed weights, a stretch of rows at a time, so that memory stays small."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mixplan.runtime.dtypes import bf16_to_f32, f32_to_bf16
+from mixplan.runtime.errors import PlanError
+from mixplan.runtime.formats import LANES, WeightFormat
+from mixplan.runtime.ops.define import CheckedAttrs
+from mixplan.runtime.packing import Packed, slice_blocks, unpack, unpack_codes
+
+__all__ = ["activate_dtype", "check_activation_dtype", "product", "quantized_product"]
+
+_BLOCKS = 256  # blocks of 16 rows that are unpacked at once
+_EXACT_COLUMNS = 512  # 512 * 255 * 127 < 2**24: so many products of u8 and i8 sum exactly in float32
+
+
+def check_activation_dtype(op: str, attrs: CheckedAttrs) -> None:
+    """Raise PlanError unless the activation dtype is f32 or bf16."""
+    if attrs["activation_dtype"] not in ("f32", "bf16"):
+        raise PlanError(f"Op {op}: activation_dtype {attrs['activation_dtype']!r} is not known; allowed: f32, bf16.")
+
+
+def activate_dtype(x: NDArray[np.float32], dtype: str) -> NDArray[np.float32]:
+    """x, rounded to bfloat16 (and held as f32) where that is the activation dtype."""
+    return bf16_to_f32(f32_to_bf16(x)) if dtype == "bf16" else x
+
+
+def _stretches(packed: Packed) -> Iterator[tuple[int, Packed]]:
+    """(first row, blocks) of each stretch."""
+    count = packed["weight"].shape[0]
+    for start in range(0, count, _BLOCKS):
+        yield start * LANES, slice_blocks(packed, start, min(start + _BLOCKS, count))
+
+
+def product(fmt: WeightFormat, packed: Packed, x: NDArray[np.float32], rows: int) -> NDArray[np.float32]:
+    """x [..., K] times the transposed weight [rows, K], f32 [..., rows]."""
+    columns = x.shape[-1]
+    flat = x.reshape(x.size // columns, columns)
+    out = np.empty((len(flat), rows), np.float32)
+    with np.errstate(all="ignore"):
+        for first, blocks in _stretches(packed):
+            count = min(blocks["weight"].shape[0] * LANES, rows - first)
+            out[:, first : first + count] = flat @ unpack(fmt, blocks, count, columns).T
+    return out.reshape(*x.shape[:-1], rows)
+
+
+def quantized_product(
+    fmt: WeightFormat, packed: Packed, q: NDArray[np.int8], scales: NDArray[np.float32], sums: NDArray[np.float32], rows: int
+) -> NDArray[np.float32]:
+    """Integer product, f32 [..., rows]: y[n] = sum over groups g of ws[n,g] * (scales[g] * dot(codes[n], q)_g - zero[n,g] * sums[g]).
+
+    q i8 [..., Kp], scales and sums f32 [..., G]. The dots are exact integers; the rest is float64, rounded once.
+    """
+    groups = scales.shape[-1]
+    count = scales.size // groups
+    flat = q.reshape(count, groups, -1)
+    scale, total = (a.reshape(count, groups).astype(np.float64) for a in (scales, sums))
+    out = np.empty((count, rows), np.float32)
+    with np.errstate(all="ignore"):
+        for first, blocks in _stretches(packed):
+            weight = unpack_codes(fmt, blocks)
+            assert weight.zeros is not None
+            codes = weight.codes.reshape(weight.codes.shape[0], groups, -1)
+            y = np.zeros((count, codes.shape[0]))
+            for g in range(groups):
+                term = scale[:, g, None] * _exact_dot(flat[:, g], codes[:, g]) - total[:, g, None] * weight.zeros[:, g]
+                y += term * weight.scales[:, g].astype(np.float64)
+            kept = min(codes.shape[0], rows - first)
+            out[:, first : first + kept] = y[:, :kept]
+    return out.reshape(*q.shape[:-1], rows)
+
+
+def _exact_dot(a: NDArray[np.int8], b: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """a [M, K] times transposed b [N, K] in exact integers, by float32 products short enough to be exact."""
+    out = np.zeros((a.shape[0], b.shape[0]), np.int64)
+    for start in range(0, a.shape[1], _EXACT_COLUMNS):
+        stop = start + _EXACT_COLUMNS
+        out += (a[:, start:stop].astype(np.float32) @ b[:, start:stop].astype(np.float32).T).astype(np.int64)
+    return out
