@@ -98,8 +98,11 @@ class LoadedRegion(Protocol):
     """A region, ready to run on one device."""
 
     def run(self, step: Step, inputs: Mapping[int, Array]) -> dict[int, Array]:
-        """Run once. `inputs` holds an array for each value index in `Region.inputs` (the step inputs among them, int64, in the shapes of
-        the plan); the result holds one for each index in `Region.outputs`, C-contiguous, in the declared dtype, valid until the next run."""
+        """Run once.
+
+        `inputs` holds an array for each value index in `Region.inputs` (the step inputs among them, int64, in the shapes of the plan). The
+        result holds one for each index in `Region.outputs`, C-contiguous, in the declared dtype, valid until the next run.
+        """
 
     def close(self) -> None:
         """Release memory and threads. Further calls do nothing."""
@@ -123,8 +126,8 @@ class TappableRegion(Protocol):
 class Device(Protocol):
     """The run half of a target.
 
-    `load` raises UnsupportedError where this region cannot run here (the runtime then takes the reference device and reports why), PlanError
-    where the plan is wrong, CapacityError where the KV storage does not fit.
+    `load` raises UnsupportedError where this region cannot run here (the runtime then takes the reference device and reports why),
+    PlanError where the plan is wrong, CapacityError where the KV storage does not fit.
     """
 
     @property

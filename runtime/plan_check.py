@@ -1,8 +1,8 @@
 """What a plan must satisfy before anything in it is used.
 
-`check_plan` needs only the parsed plan, `check_tensors` also the headers of its safetensors files. The parts are in plan_check_values (sizes,
-shapes), plan_check_graph (indices, SSA, ops, regions) and plan_check_model (attention, inputs and outputs of a decoder). Each raises PlanError
-naming the value, node, region or file.
+`check_plan` needs only the parsed plan, `check_tensors` also the headers of its safetensors files. The parts are in plan_check_values
+(sizes, shapes), plan_check_graph (indices, SSA, ops, regions) and plan_check_model (attention, inputs and outputs of a decoder). Each raises
+PlanError naming the value, node, region or file.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ def check_tensors(plan: Plan, headers: Mapping[str, Header]) -> None:
         place, where = value.tensor, f"Constant {index} {value.name!r}"
         header = headers.get(place.file)
         if header is None:
-            raise PlanError(f"{where} lies in {place.file!r}, which is not one of the plan's safetensors files: {', '.join(sorted(headers))}.")
+            raise PlanError(
+                f"{where} lies in {place.file!r}, which is not one of the plan's safetensors files: {', '.join(sorted(headers))}."
+            )
         held = header.tensors.get(place.key)
         if held is None:
             raise PlanError(f"{where}: {place.file} has no tensor {place.key!r}.")

@@ -63,7 +63,7 @@ def check_regions(plan: Plan) -> None:
         names.add(region.name)
         if region.start != expected or not region.start < region.stop <= len(plan.nodes):
             raise PlanError(
-                f"{where} has nodes [{region.start}, {region.stop}); it must begin at {expected}, hold a node, and end by {len(plan.nodes)}."
+                f"{where} has nodes [{region.start}, {region.stop}); it must begin at {expected}, hold a node and end by {len(plan.nodes)}."
             )
         expected = region.stop
         used = {value for node in plan.nodes[region.start : region.stop] for value in node.inputs if value >= 0}

@@ -40,9 +40,9 @@ def check_model(plan: Plan) -> None:
     for token in (*model.eos_token_ids, *(() if model.bos_token_id is None else (model.bos_token_id,))):
         if not 0 <= token < _MAX_COUNT:
             raise PlanError(f"{token} is not a token id; they are from 0 to 2^31 - 1.")
-    for key, number in model.generation.items():
-        if not math.isfinite(number):
-            raise PlanError(f"model.generation has {key[:80]!r} = {number}; it must be finite.")
+    for key, setting in model.generation.items():
+        if not math.isfinite(setting):
+            raise PlanError(f"model.generation has {key[:80]!r} = {setting}; it must be finite.")
 
 
 def check_attention(plan: Plan) -> None:
@@ -64,7 +64,8 @@ def check_attention(plan: Plan) -> None:
         for name, value, shape in (("keys", node.inputs[1], keys), ("values", node.inputs[2], values)):
             if plan.values[value].shape != shape:
                 raise PlanError(
-                    f"{where} stores {name} of shape {describe_shape(plan.values[value].shape)}; attention layer {layer} keeps {describe_shape(shape)}."
+                    f"{where} stores {name} of shape {describe_shape(plan.values[value].shape)}; "
+                    f"attention layer {layer} keeps {describe_shape(shape)}."
                 )
         if node.attrs.get("window", 0) != cache.window:
             raise PlanError(f"{where} has window {node.attrs.get('window', 0)}; attention layer {layer} says {cache.window}.")
@@ -80,7 +81,8 @@ def check_decoder(plan: Plan) -> None:
         if value.kind == "input" and INPUTS.get(value.name) != (value.dtype, value.shape):
             allowed = ", ".join(f"{name} {dtype.value} {describe_shape(shape)}" for name, (dtype, shape) in INPUTS.items())
             raise PlanError(
-                f"The plan asks for the input {value.name!r} as {value.dtype.value} {describe_shape(value.shape)}.", hint=f"Allowed: {allowed}."
+                f"The plan asks for the input {value.name!r} as {value.dtype.value} {describe_shape(value.shape)}.",
+                hint=f"Allowed: {allowed}.",
             )
     logits = plan.values[plan.outputs[0]]
     wanted = (1, Sym(sym="R"), plan.model.vocab_size)

@@ -49,7 +49,7 @@ class LoadedPlan:
     _constants: dict[int, Array] = field(default_factory=dict, repr=False)
 
     def constant(self, index: int) -> Array:
-        """Constant `index` as a read-only array of its declared shape; bf16 is uint16 bit patterns. A fill takes no memory (zero strides)."""
+        """Constant `index`, read-only, of its declared shape; bf16 is uint16 bit patterns. A fill takes no memory (zero strides)."""
         array = self._constants.get(index)
         if array is None:
             array = self._constants[index] = self._make_constant(self.plan.values[index])
@@ -110,7 +110,8 @@ def read_plan(path: str | os.PathLike[str], *, verify: Verify = "full") -> Loade
             files[name] = file = directory.open(name, named_by=MANIFEST)
             if file.size != entry.size:
                 raise PlanError(
-                    f"{root}/{name} has {file.size} bytes; plan.json says {entry.size}.", hint="It is truncated or was changed: copy it again."
+                    f"{root}/{name} has {file.size} bytes; plan.json says {entry.size}.",
+                    hint="It is truncated or was changed: copy it again.",
                 )
         check_plan(plan)
         headers = {name: _header(file, f"{root}/{name}") for name, file in files.items() if name.endswith(".safetensors")}
@@ -128,8 +129,8 @@ def read_plan(path: str | os.PathLike[str], *, verify: Verify = "full") -> Loade
 def write_manifest(root: str | os.PathLike[str], plan: Plan, *, known: Mapping[str, FileEntry] | None = None) -> str:
     """Write plan.json and plan.sha256 into `root`, which holds all other files of the plan already; gives the SHA-256 of plan.json.
 
-    Every file below `root` is entered into the manifest. `known` saves hashing again what was hashed while it was written. The plan is checked,
-    so that what cannot be read back is not written.
+    Every file below `root` is entered into the manifest. `known` saves hashing again what was hashed while it was written. The plan is
+    checked, so that what cannot be read back is not written.
     """
     root = Path(root)
     entries: dict[str, FileEntry] = {}
@@ -155,7 +156,8 @@ def _read_manifest(directory: PlanDirectory) -> bytes:
     digest = sha256(data).hexdigest()
     if recorded != f"{digest}  {MANIFEST}\n".encode():
         raise PlanError(
-            f"{directory.root}/{MANIFEST} does not match its SHA-256 in {MANIFEST_DIGEST}.", hint="One of the two was changed: copy the plan again."
+            f"{directory.root}/{MANIFEST} does not match its SHA-256 in {MANIFEST_DIGEST}.",
+            hint="One of the two was changed: copy the plan again.",
         )
     return data
 

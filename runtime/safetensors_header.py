@@ -52,8 +52,8 @@ _ENTRY_DECODER = msgspec.json.Decoder(_Entry)
 def parse_header(prefix: bytes | memoryview, header: bytes | memoryview, size: int, *, source: str) -> Header:
     """Check the header of a file of `size` bytes.
 
-    prefix: the first 8 bytes. header: the bytes after them, at least as many as the prefix announces if the file has them. PlanError says what
-    is wrong and names `source`.
+    prefix: the first 8 bytes. header: the bytes after them, at least as many as the prefix announces if the file has them. PlanError says
+    what is wrong and names `source`.
     """
     if len(prefix) < 8:
         raise PlanError(f"{source} is truncated: {size} bytes, too few for a safetensors file.")

@@ -1,0 +1,56 @@
+"""The run half of mixplan: load a plan and run it.
+
+    model = mixplan.runtime.load("NAME.plan")
+    logits = model.step([1, 15, 7], positions=[0, 1, 2], sequences=[0, 0, 0])
+
+Importing the package loads nothing heavy; names are resolved on first use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from mixplan.runtime import errors
+
+if TYPE_CHECKING:
+    from mixplan.runtime.metrics import Metrics
+    from mixplan.runtime.model import Model, load
+    from mixplan.runtime.placement import Placement
+    from mixplan.runtime.plan import Plan
+    from mixplan.runtime.plan_io import LoadedPlan, read_plan
+    from mixplan.runtime.trust import is_trusted, record_trusted, sign
+
+__all__ = [
+    "LoadedPlan",
+    "Metrics",
+    "Model",
+    "Placement",
+    "Plan",
+    "errors",
+    "is_trusted",
+    "load",
+    "read_plan",
+    "record_trusted",
+    "sign",
+]
+
+_HOMES = {
+    "LoadedPlan": "plan_io",
+    "Metrics": "metrics",
+    "Model": "model",
+    "Placement": "placement",
+    "Plan": "plan",
+    "is_trusted": "trust",
+    "load": "model",
+    "read_plan": "plan_io",
+    "record_trusted": "trust",
+    "sign": "trust",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'mixplan.runtime' has no attribute {name!r}")
+    return getattr(import_module(f"mixplan.runtime.{home}"), name)

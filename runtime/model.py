@@ -1,0 +1,290 @@
+"""A loaded plan: steps over any number of sequences, generation, metrics."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mixplan.runtime.errors import InternalError, OptionError, RequestError
+from mixplan.runtime.executor import Executor, Tap
+from mixplan.runtime.hal import PAGE_SIZE, CacheSpec, DeviceOptions, Step
+from mixplan.runtime.kv_cache import PagedCache, Span
+from mixplan.runtime.metrics import Metrics, peak_rss_bytes
+from mixplan.runtime.placement import Placement, check_options, load_regions
+from mixplan.runtime.plan import Plan
+from mixplan.runtime.plan_check import check_decoder
+from mixplan.runtime.plan_io import LoadedPlan, Verify, read_plan
+from mixplan.runtime.request import Ints, Logits, parse_request
+from mixplan.runtime.trust import trust_digest
+
+if TYPE_CHECKING:
+    from mixplan.runtime.text.tokenizer import Tokenizer
+
+__all__ = ["Model", "load"]
+
+Floats: TypeAlias = NDArray[np.float32]
+
+_DEFAULT_KV_TOKENS = 1 << 20
+_MAX_SEQUENCES = 1 << 16
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    device: str = "auto",
+    threads: int | None = None,
+    trust: bool = False,
+    max_sequences: int = 16,
+    kv_tokens: int | None = None,
+    max_step_tokens: int | None = None,
+    isa: str | None = None,
+    verify: Verify = "full",
+) -> Model:
+    """Read, verify and load the plan at `path`.
+
+    device: "auto" runs each region on the device that the plan names, and where that cannot be, on the reference device, with a warning in
+    the log `mixplan.runtime`; a name ("cpu", "reference", "null") wants all of it there. threads: default, the cores this process may use.
+    trust: load the plan's own native code whoever made it (see trust.py). kv_tokens: tokens that the KV cache holds, over all sequences;
+    default, the context length, as far as a quarter of the memory allows. max_step_tokens: at most the plan's own. isa: force an ISA level.
+    verify: "manifest" does not hash the weights.
+
+    Raises PlanError for a plan that must not be run, UnsupportedError where `device` or `isa` cannot, OptionError for values out of range.
+    """
+    started = perf_counter()
+    check_options(device, threads)
+    loaded = read_plan(path, verify=verify)
+    try:
+        check_decoder(loaded.plan)
+        loaded.trusted, loaded.trust_reason = (True, "trust=True was given") if trust else trust_digest(loaded.digest, loaded.root)
+        limit = _step_limit(loaded.plan, max_step_tokens)
+        caches = _cache_spec(loaded.plan, max_sequences, kv_tokens)
+        regions, placement = load_regions(loaded, caches, device, DeviceOptions(threads=threads, isa=isa))
+    except BaseException:
+        loaded.close()
+        raise
+    return Model(loaded, Executor(loaded.plan, regions), PagedCache(caches), placement, limit, perf_counter() - started)
+
+
+class Model:
+    """A plan, ready to run. Made by `load`. Safe to use from several threads: steps take turns."""
+
+    def __init__(
+        self,
+        loaded: LoadedPlan,
+        executor: Executor,
+        cache: PagedCache,
+        placement: tuple[Placement, ...],
+        max_step_tokens: int,
+        load_seconds: float,
+    ) -> None:
+        self.placement = placement
+        """Where each region runs, and why."""
+        self.max_step_tokens = max_step_tokens
+        """The most tokens that one step takes."""
+        self._loaded = loaded
+        self._executor = executor
+        self._cache = cache
+        self._load_seconds = load_seconds
+        self._lock = threading.RLock()
+        self._tokenizer: Tokenizer | None = None
+        self._closed = False
+        self._steps = 0
+        self._tokens = 0
+        self._seconds = 0.0
+
+    @property
+    def plan(self) -> Plan:
+        """The plan."""
+        return self._loaded.plan
+
+    @property
+    def root(self) -> Path:
+        """The plan's directory."""
+        return self._loaded.root
+
+    @property
+    def trust(self) -> tuple[bool, str]:
+        """Whether native code of the plan may be loaded, and why."""
+        return self._loaded.trusted, self._loaded.trust_reason
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The plan's tokenizer, read on first use. Needs the package `tokenizers`."""
+        with self._lock:
+            if self._tokenizer is None:
+                from mixplan.runtime.text.tokenizer import Tokenizer
+
+                self._tokenizer = Tokenizer.from_plan(self._loaded)
+            return self._tokenizer
+
+    def step(self, token_ids: Ints, positions: Ints, sequences: Ints, logits: Logits = "last", *, tap: Tap | None = None) -> Floats:
+        """Run T tokens of any number of sequences, and give logits, float32 [R, vocab_size].
+
+        token_ids, positions, sequences: [T] integers; `sequences` are numbers of the caller's choice. Each sequence's positions are
+        consecutive and start at its length or before: going back forgets what it had from there on. The order of tokens of different
+        sequences is free. logits: "last" gives a row for each sequence's last token, in order of the sequences' first appearance; "all" one
+        for each token; "none" none; a list of indices into the tokens just those.
+        tap(name, array), on the reference device only, is shown the output of every node.
+
+        Raises RequestError for a step that is not valid and CapacityError for one that does not fit; then nothing has changed. When a device
+        fails, each sequence keeps what it had before its first position in the step.
+        """
+        model = self.plan.model
+        request = parse_request(
+            token_ids,
+            positions,
+            sequences,
+            logits,
+            vocab_size=model.vocab_size,
+            context_length=model.context_length,
+            max_step_tokens=self.max_step_tokens,
+        )
+        with self._lock:
+            self._check_open()
+            started = perf_counter()
+            slots = self._cache.reserve(request.spans)
+            with self._undo_on_failure(request.spans):
+                step = Step(
+                    token_ids=request.token_ids,
+                    positions=request.positions,
+                    sequences=np.repeat(np.asarray(slots, np.int32), request.counts),
+                    logit_rows=request.logit_rows,
+                    sequence_lengths=np.repeat(np.asarray([span.stop for span in request.spans], np.int32), request.counts),
+                    block_tables=self._cache.tables,
+                    page_size=PAGE_SIZE,
+                )
+                (made,) = self._executor.run(step, tap)
+                if made.size != step.rows * model.vocab_size or made.dtype != np.float32:
+                    raise InternalError(
+                        f"The device gave logits {made.dtype} {list(made.shape)}, not float32 [1, {step.rows}, {model.vocab_size}]."
+                    )
+                # A copy: the device may use the memory again in the next step.
+                result = np.array(made, np.float32).reshape(step.rows, model.vocab_size)
+            self._cache.commit(request.spans)
+            self._steps += 1
+            self._tokens += step.tokens
+            self._seconds += perf_counter() - started
+        return result
+
+    def prefill(self, token_ids: Ints, sequence: int = 0) -> Floats:
+        """Append tokens to a sequence, in as many steps as max_step_tokens asks for; gives the logits after the last, [vocab_size]."""
+        ids = np.asarray(token_ids)
+        if ids.ndim != 1 or not len(ids):
+            raise RequestError(f"prefill needs a flat list of at least one token id; got shape {list(ids.shape)}.")
+        # The whole must fit before the first chunk runs.
+        end = self.length(sequence) + len(ids)
+        if end > self.plan.model.context_length:
+            raise RequestError(
+                f"Sequence {sequence} would have {end} tokens; the model's context_length is {self.plan.model.context_length}."
+            )
+        with self._lock:
+            start = self.length(sequence)
+            for begin in range(0, len(ids), self.max_step_tokens):
+                chunk = ids[begin : begin + self.max_step_tokens]
+                places = np.arange(start + begin, start + begin + len(chunk))
+                last = begin + len(chunk) == len(ids)
+                rows = self.step(chunk, places, np.full(len(chunk), sequence), "last" if last else "none")
+        logits: Floats = rows[0]
+        return logits
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """Generate text or token ids, as a stream; see `mixplan.runtime.generate.generate`."""
+        from mixplan.runtime.generate import generate
+
+        return generate(self, *args, **kwargs)
+
+    def length(self, sequence: int) -> int:
+        """Tokens stored of `sequence`; 0 for one never seen."""
+        return self._cache.length(sequence)
+
+    def truncate(self, sequence: int, length: int) -> None:
+        """Forget a sequence's tokens from position `length` on."""
+        with self._lock:
+            self._cache.truncate(sequence, length)
+
+    def free(self, sequence: int) -> None:
+        """Forget a sequence and give its pages back. One never seen is empty already."""
+        with self._lock:
+            self._cache.free(sequence)
+
+    def metrics(self) -> Metrics:
+        """Counts since loading, and the process's peak memory."""
+        with self._lock:
+            plan = self.plan
+            return Metrics(
+                steps=self._steps,
+                tokens=self._tokens,
+                seconds=self._seconds,
+                load_seconds=self._load_seconds,
+                regions=self._executor.metrics(),
+                sequences=len(self._cache.sequences),
+                kv_pages=self._cache.spec.pages,
+                kv_pages_used=self._cache.pages_used,
+                kv_bytes_per_token=_kv_bytes_per_token(plan),
+                weight_bytes=sum(entry.size for name, entry in plan.files.items() if name.endswith(".safetensors")),
+                peak_rss_bytes=peak_rss_bytes(),
+            )
+
+    def close(self) -> None:
+        """Release devices and files. Further calls do nothing."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._executor.close()
+                self._loaded.close()
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RequestError("The model is closed.", hint="Load it again.")
+
+    @contextmanager
+    def _undo_on_failure(self, spans: tuple[Span, ...]) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._cache.rollback(spans)
+            raise
+
+
+def _step_limit(plan: Plan, wanted: int | None) -> int:
+    if wanted is None:
+        return plan.max_step_tokens
+    if not 1 <= wanted <= plan.max_step_tokens:
+        raise OptionError(
+            f"max_step_tokens is {wanted}; this plan allows 1 to {plan.max_step_tokens}.",
+            hint="Compile it with a larger --max-step-tokens.",
+        )
+    return wanted
+
+
+def _cache_spec(plan: Plan, max_sequences: int, kv_tokens: int | None) -> CacheSpec:
+    if not 1 <= max_sequences <= _MAX_SEQUENCES:
+        raise OptionError(f"max_sequences is {max_sequences}; allowed are 1 to {_MAX_SEQUENCES}.")
+    if kv_tokens is None:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4
+        fitting = memory // max(_kv_bytes_per_token(plan), 1)
+        kv_tokens = max(1, min(plan.model.context_length, fitting, _DEFAULT_KV_TOKENS))
+    elif not 1 <= kv_tokens < 1 << 31:
+        raise OptionError(f"kv_tokens is {kv_tokens}; allowed are 1 to 2^31 - 1.")
+    pages = -(-kv_tokens // PAGE_SIZE)
+    context_pages = -(-plan.model.context_length // PAGE_SIZE)
+    return CacheSpec(pages=pages, page_size=PAGE_SIZE, max_sequences=max_sequences, max_pages_per_sequence=min(pages, context_pages))
+
+
+def _kv_bytes_per_token(plan: Plan) -> int:
+    return sum(layer.kv_heads * (layer.k_dim + layer.v_dim) * layer.dtype.itemsize for layer in plan.attention)
