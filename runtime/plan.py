@@ -39,7 +39,7 @@ class _Record(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defa
     """Base of every record: immutable, strict, defaults left out of the JSON."""
 
 
-class Sym(_Record):
+class Sym(_Record, frozen=True):
     """A dimension known only at the step: `mul * sym + add`.
 
     `T` is the number of tokens in the step, `R` the number of rows whose logits are wanted.
@@ -56,7 +56,7 @@ Shape: TypeAlias = tuple[Dim, ...]
 Attr: TypeAlias = bool | int | float | str | tuple[bool | int | float | str, ...]
 
 
-class Tensor(_Record):
+class Tensor(_Record, frozen=True):
     """Where a constant's bytes lie: `nbytes` from `offset` in the data of safetensors file `file`, under `key`."""
 
     file: str
@@ -65,7 +65,7 @@ class Tensor(_Record):
     nbytes: int
 
 
-class Value(_Record):
+class Value(_Record, frozen=True):
     """One SSA value. `kind` says where it comes from.
 
     input: given by the runtime (see PLAN_FORMAT.md for the four names). const: `tensor` or `fill` is set. node: made by a node.
@@ -80,7 +80,7 @@ class Value(_Record):
     fill: float | int | bool | str | None = None
 
 
-class Node(_Record):
+class Node(_Record, frozen=True):
     """One op. Inputs are value indices in the order of the op's signature, -1 for an optional input left out."""
 
     op: str
@@ -94,7 +94,7 @@ class Node(_Record):
     rule: str = ""
 
 
-class Region(_Record):
+class Region(_Record, frozen=True):
     """Nodes [start, stop), run by one device in one call.
 
     `inputs` are values made outside and used inside (step inputs and other regions' outputs, not constants); `outputs` are made inside
@@ -112,7 +112,7 @@ class Region(_Record):
     reason: str = ""
 
 
-class AttentionLayer(_Record):
+class AttentionLayer(_Record, frozen=True):
     """What one attention node keeps in the KV cache, per token: `kv_heads * (k_dim + v_dim)` elements of `dtype`."""
 
     kv_heads: int
@@ -122,7 +122,7 @@ class AttentionLayer(_Record):
     window: int = 0
 
 
-class Decision(_Record):
+class Decision(_Record, frozen=True):
     """The format that one layer (a weight of the checkpoint) was given, and why."""
 
     layer: str
@@ -134,14 +134,14 @@ class Decision(_Record):
     reason: str = ""
 
 
-class FileEntry(_Record):
+class FileEntry(_Record, frozen=True):
     """Size and SHA-256 (hex) of one file of the plan, by its path relative to the plan."""
 
     sha256: str
     size: int
 
 
-class Model(_Record):
+class Model(_Record, frozen=True):
     """What the runtime must know of the model. Token ids refer to the plan's tokenizer.json."""
 
     architecture: str
@@ -154,7 +154,7 @@ class Model(_Record):
     generation: dict[str, float] = {}
 
 
-class Provenance(_Record):
+class Provenance(_Record, frozen=True):
     """Where the plan comes from. Holds no time, host or path, so that equal inputs give equal bytes."""
 
     source_format: str
@@ -165,7 +165,7 @@ class Provenance(_Record):
     seed: int = 0
 
 
-class Plan(_Record):
+class Plan(_Record, frozen=True):
     """The whole of plan.json."""
 
     schema_version: int
