@@ -112,6 +112,11 @@ class Model:
         return self._loaded.root
 
     @property
+    def caches(self) -> CacheSpec:
+        """How many sequences and KV pages there are."""
+        return self._cache.spec
+
+    @property
     def trust(self) -> tuple[bool, str]:
         """Whether native code of the plan may be loaded, and why."""
         return self._loaded.trusted, self._loaded.trust_reason
@@ -131,12 +136,12 @@ class Model:
 
         token_ids, positions, sequences: [T] integers; `sequences` are numbers of the caller's choice. Each sequence's positions are
         consecutive and start at its length or before: going back forgets what it had from there on. The order of tokens of different
-        sequences is free. logits: "last" gives a row for each sequence's last token, in order of the sequences' first appearance; "all" one
-        for each token; "none" none; a list of indices into the tokens just those.
+        sequences is free. logits: "last" gives a row for each sequence's last token, in order of the sequences' first appearance; "all"
+        one for each token; "none" none; a list of indices into the tokens just those.
         tap(name, array), on the reference device only, is shown the output of every node.
 
-        Raises RequestError for a step that is not valid and CapacityError for one that does not fit; then nothing has changed. When a device
-        fails, each sequence keeps what it had before its first position in the step.
+        Raises RequestError for a step that is not valid and CapacityError for one that does not fit; then nothing has changed. When a
+        device fails, each sequence keeps what it had before its first position in the step.
         """
         model = self.plan.model
         request = parse_request(

@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import struct
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from mixplan.runtime.errors import CheckpointError, UnsupportedError
 
 __all__ = ["GgufFile", "GgufTensor"]
 
+_T = TypeVar("_T")
 _VERSIONS = (2, 3)
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 _STRING, _ARRAY = 8, 9
@@ -130,17 +132,18 @@ class GgufFile:
         """A list of numbers, empty where the key is missing."""
         return self._list(key, float, "numbers")
 
-    def _typed(self, key: str, kind: type, what: str) -> Any:
-        value = self.metadata.get(key)
+    def _typed(self, key: str, kind: type[_T], what: str) -> _T | None:
+        value: _T | None = self.metadata.get(key)
         if value is not None and type(value) is not kind:
             raise CheckpointError(f"{self.path}: {key} is {value!r}, which is not {what}.", hint="Convert the model to GGUF again.")
         return value
 
-    def _list(self, key: str, kind: type, what: str) -> Any:
-        value = self.metadata.get(key, [])
+    def _list(self, key: str, kind: type[_T], what: str) -> list[_T]:
+        value: Any = self.metadata.get(key, [])
         if not isinstance(value, list) or (value and type(value[0]) is not kind):
             raise CheckpointError(f"{self.path}: {key} is not a list of {what}.", hint="Convert the model to GGUF again.")
-        return value
+        items: list[_T] = value
+        return items
 
     # -- tensors ------------------------------------------------------------------------------------------------------------------
 
@@ -160,7 +163,7 @@ class GgufFile:
 
     def _pread(self, tensor: GgufTensor, offset: int, count: int) -> NDArray[np.uint8]:
         buffer = np.empty(count, dtype=np.uint8)
-        view = memoryview(buffer)
+        view = buffer.data
         done = 0
         while done < count:
             # One call reads 2 GiB at most.
@@ -179,8 +182,10 @@ class GgufFile:
         version = cursor.scalar("<I", "the version")
         if version not in _VERSIONS:
             why = " (a big-endian file)" if version & 0xFFFF == 0 else ""
-            raise CheckpointError(f"{self.path} is GGUF version {version}{why}; mixplan reads versions 2 and 3, little-endian.",
-                                  hint="Convert the model again with a current llama.cpp.")  # fmt: skip
+            raise CheckpointError(
+                f"{self.path} is GGUF version {version}{why}; mixplan reads versions 2 and 3, little-endian.",
+                hint="Convert the model again with a current llama.cpp.",
+            )
         tensor_count, key_count = cursor.scalar("<Q", "the tensor count"), cursor.scalar("<Q", "the key count")
         for name, count, least in (("tensors", tensor_count, 24), ("metadata keys", key_count, 13)):
             if count * least > self.size:
@@ -192,8 +197,10 @@ class GgufFile:
             self.metadata[key] = self._value(cursor, cursor.scalar("<I", f"the type of {key}"), key)
         alignment = self.metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
         if type(alignment) is not int or alignment <= 0 or alignment & (alignment - 1) or alignment % 8:
-            raise CheckpointError(f"{self.path}: general.alignment is {alignment!r}; it must be a power of two, 8 or more.",
-                                  hint="Convert the model to GGUF again.")  # fmt: skip
+            raise CheckpointError(
+                f"{self.path}: general.alignment is {alignment!r}; it must be a power of two, 8 or more.",
+                hint="Convert the model to GGUF again.",
+            )
         entries = [self._entry(cursor) for _ in range(tensor_count)]
         start = -(-cursor.position // alignment) * alignment
         for entry in entries:
@@ -219,14 +226,18 @@ class GgufFile:
 
     def _fits(self, cursor: _Cursor, count: int, least: int, key: str) -> int:
         if count * least > self.size - cursor.position:
-            raise CheckpointError(f"{self.path} is truncated: the list {key!r} claims {count} items, more than the file holds.", hint=_DOWNLOAD)
+            raise CheckpointError(
+                f"{self.path} is truncated: the list {key!r} claims {count} items, more than the file holds.", hint=_DOWNLOAD
+            )
         return count
 
     def _entry(self, cursor: _Cursor) -> tuple[str, tuple[int, ...], int, int]:
         name = cursor.string("a tensor's name")
         dimensions = cursor.scalar("<I", f"the dimension count of {name}")
         if not 1 <= dimensions <= _MAX_DIMENSIONS:
-            raise CheckpointError(f"{self.path}: tensor {name!r} has {dimensions} dimensions; 1 to {_MAX_DIMENSIONS} are allowed.", hint=_DOWNLOAD)
+            raise CheckpointError(
+                f"{self.path}: tensor {name!r} has {dimensions} dimensions; 1 to {_MAX_DIMENSIONS} are allowed.", hint=_DOWNLOAD
+            )
         shape = struct.unpack(f"<{dimensions}Q", cursor.take(8 * dimensions, f"the shape of {name}"))
         return name, tuple(reversed(shape)), cursor.scalar("<I", f"the type of {name}"), cursor.scalar("<Q", f"the offset of {name}")
 
@@ -237,12 +248,13 @@ class GgufFile:
             raise CheckpointError(f"{self.path}: tensor {name!r} has the shape {list(shape)}; no dimension may be 0.", hint=_DOWNLOAD)
         type_name, nbytes = self._size_of(name, shape, type_id)
         if offset % alignment:
-            raise CheckpointError(f"{self.path}: tensor {name!r} is at offset {offset}, which is not a multiple of the alignment {alignment}.",
-                                  hint=_DOWNLOAD)  # fmt: skip
+            raise CheckpointError(
+                f"{self.path}: tensor {name!r} is at offset {offset}, which is not a multiple of the alignment {alignment}.", hint=_DOWNLOAD
+            )
         if start + offset + nbytes > self.size:
             raise CheckpointError(
-                f"{self.path} is truncated or corrupt: tensor {name!r} takes bytes {start + offset} to {start + offset + nbytes}, and the file "
-                f"has {self.size}.",
+                f"{self.path} is truncated or corrupt: tensor {name!r} takes bytes {start + offset} to {start + offset + nbytes}, "
+                f"and the file has {self.size}.",
                 hint=_DOWNLOAD,
             )
         self.tensors[name] = GgufTensor(name, shape, type_id, type_name, start + offset, nbytes)
@@ -260,16 +272,22 @@ class GgufFile:
         if kind is None or (kind not in _type_traits and kind not in plain):
             known = ", ".join(sorted(k.name for k in (*plain, *_type_traits)))
             called = f"{type_id}" if kind is None else f"{kind.name} ({type_id})"
-            raise UnsupportedError(f"{self.path}: tensor {name!r} has the quantization type {called}; mixplan reads {known}.",
-                                   hint="Use a file that was quantized to one of these.")  # fmt: skip
+            raise UnsupportedError(
+                f"{self.path}: tensor {name!r} has the quantization type {called}; mixplan reads {known}.",
+                hint="Use a file that was quantized to one of these.",
+            )
         block, block_bytes = GGML_QUANT_SIZES[kind]
         if shape[-1] % block:
-            raise CheckpointError(f"{self.path}: tensor {name!r} of type {kind.name} has rows of {shape[-1]} elements, not a multiple of {block}.",
-                                  hint=_DOWNLOAD)  # fmt: skip
+            raise CheckpointError(
+                f"{self.path}: tensor {name!r} of type {kind.name} has rows of {shape[-1]} elements, not a multiple of {block}.",
+                hint=_DOWNLOAD,
+            )
         return kind.name, prod(shape) // block * block_bytes
 
     def _check_overlap(self) -> None:
         ordered = sorted(self.tensors.values(), key=lambda t: t.offset)
-        for before, after in zip(ordered, ordered[1:], strict=False):
+        for before, after in pairwise(ordered):
             if before.offset + before.nbytes > after.offset:
-                raise CheckpointError(f"{self.path}: the tensors {before.name!r} and {after.name!r} overlap at byte {after.offset}.", hint=_DOWNLOAD)
+                raise CheckpointError(
+                    f"{self.path}: the tensors {before.name!r} and {after.name!r} overlap at byte {after.offset}.", hint=_DOWNLOAD
+                )

@@ -1,0 +1,177 @@
+"""From one row of logits to one token.
+
+The order is that of transformers and vLLM: repetition penalty, temperature, top_k, top_p, min_p, then one draw. (llama.cpp scales by the
+temperature last; with a temperature of 1 the two orders agree.) What each step keeps:
+
+repetition_penalty  every token of the prompt and of the text so far: a positive logit is divided by it, a negative one multiplied.
+temperature         logits are divided by it; 0 means greedy: the largest logit, the lowest id among equals.
+top_k               the k largest logits, the lowest id first among equals; 0 keeps all.
+top_p               the fewest most probable tokens whose probabilities (of what top_k kept) add up to at least top_p.
+min_p               tokens at least min_p times as probable as the most probable one.
+
+A draw takes one 53-bit number from the request's own generator, so a seed gives the same tokens whatever else is in the batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mixplan.runtime.errors import InternalError, RequestError
+
+__all__ = ["Sampler", "SamplingParams"]
+
+# How many candidates a top_p without top_k looks at first; it looks at more only where they do not add up to top_p.
+_FIRST_LOOK = 256
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How to choose tokens and when to stop. Values out of range raise RequestError when the object is made.
+
+    max_tokens: new tokens at most; None: as many as the context allows. seed: None draws one from the operating system.
+    stop: strings that end the text; they are not part of it. ignore_eos: go on after an end-of-sequence token.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    max_tokens: int | None = 256
+    ignore_eos: bool = False
+
+    def __post_init__(self) -> None:
+        stop: Any = self.stop
+        object.__setattr__(self, "stop", (stop,) if isinstance(stop, str) else tuple(stop))
+        _number("temperature", self.temperature, 0.0, math.inf, "0 (greedy) or more")
+        _integer("top_k", self.top_k, 0, "0 (off) or more")
+        _number("top_p", self.top_p, 0.0, 1.0, "more than 0 and at most 1 (off)", open_low=True)
+        _number("min_p", self.min_p, 0.0, 1.0, "from 0 (off) to 1")
+        _number("repetition_penalty", self.repetition_penalty, 0.0, math.inf, "more than 0; 1 is off", open_low=True)
+        if self.seed is not None:
+            _integer("seed", self.seed, 0, "0 or more, below 2**64", most=2**64 - 1)
+        if self.max_tokens is not None:
+            _integer("max_tokens", self.max_tokens, 1, "1 or more")
+        if any(not isinstance(s, str) or not s for s in self.stop):
+            raise RequestError(f"stop holds {list(self.stop)!r}: every stop string must be a string that is not empty.")
+
+    @classmethod
+    def from_defaults(cls, defaults: Mapping[str, float], **overrides: Any) -> SamplingParams:
+        """The model's own sampling defaults (`plan.model.generation`), overridden by every keyword that is not None."""
+        known = {f.name for f in fields(cls)}
+        for name in overrides:
+            if name not in known:
+                raise RequestError(f"There is no sampling setting named {name!r}; there are {', '.join(sorted(known))}.")
+        values: dict[str, Any] = {name: value for name, value in defaults.items() if name in known}
+        if "top_k" in values:
+            values["top_k"] = int(values["top_k"])
+        values.update({name: value for name, value in overrides.items() if value is not None})
+        return replace(cls(), **values)
+
+
+def _number(name: str, value: Any, low: float, high: float, allowed: str, *, open_low: bool = False) -> None:
+    good = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if not good or not low <= value <= high or (open_low and value == low):
+        raise RequestError(f"{name} is {value!r}; it must be {allowed}.")
+
+
+def _integer(name: str, value: Any, least: int, allowed: str, most: int | None = None) -> None:
+    good = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not good or value < least or (most is not None and value > most):
+        raise RequestError(f"{name} is {value!r}; it must be a whole number, {allowed}.")
+
+
+class Sampler:
+    """Chooses the tokens of one request. Holds its random state and the ids that the repetition penalty looks at."""
+
+    def __init__(self, params: SamplingParams, prompt: Iterable[int] = ()) -> None:
+        self.params = params
+        self._bits = np.random.PCG64(params.seed)
+        self._seen: set[int] = set(prompt) if params.repetition_penalty != 1.0 else set()
+
+    def sample(self, logits: NDArray[np.float32]) -> int:
+        """One token id from logits [V]; the logits are left as they are."""
+        p = self.params
+        if self._seen:
+            logits = self._penalized(logits)
+        best = int(np.argmax(logits))
+        if not math.isfinite(float(logits[best])):
+            raise InternalError(f"The logits hold {float(logits[best])} at token {best}; a kernel of the plan computed no number.")
+        token = best if p.temperature == 0.0 else self._draw(logits)
+        if p.repetition_penalty != 1.0:
+            self._seen.add(token)
+        return token
+
+    def _penalized(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        ids = np.fromiter(self._seen, dtype=np.int64, count=len(self._seen))
+        ids = ids[ids < logits.shape[0]]
+        out = np.array(logits, dtype=np.float32)
+        row = out[ids]
+        penalty = np.float32(self.params.repetition_penalty)
+        out[ids] = np.where(row < 0, row * penalty, row / penalty)
+        return out
+
+    def _draw(self, logits: NDArray[np.float32]) -> int:
+        """The inverse of the cumulative distribution at one uniform number, in float64."""
+        ids, weights = candidates(logits, self.params)
+        cumulative = np.cumsum(weights)
+        uniform = float(int(self._bits.random_raw()) >> 11) * 2.0**-53
+        at = int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
+        return int(ids[min(at, len(ids) - 1)])
+
+
+def candidates(logits: NDArray[np.float32], params: SamplingParams) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Token ids that may be drawn and their unnormalized probabilities, for logits [V] and a temperature above 0.
+
+    Without top_k and top_p the ids stay in their own order; otherwise the most probable comes first.
+    """
+    scaled = logits.astype(np.float64) / params.temperature
+    top = float(scaled.max())
+    vocab = scaled.shape[0]
+    if 0 < params.top_k < vocab:
+        ids = _largest(scaled, params.top_k)
+        weights = np.exp(scaled[ids] - top)
+        if params.top_p < 1.0:
+            ids, weights = _nucleus(ids, weights, params.top_p * float(weights.sum()))
+    elif params.top_p < 1.0:
+        everything = np.exp(scaled - top)
+        wanted = params.top_p * float(everything.sum())
+        look = min(_FIRST_LOOK, vocab)
+        ids = _largest(scaled, look)
+        while look < vocab and float(everything[ids].sum()) < wanted:
+            look = min(look * 8, vocab)
+            ids = _largest(scaled, look)
+        ids, weights = _nucleus(ids, everything[ids], wanted)
+    else:
+        ids = np.arange(vocab, dtype=np.int64)
+        weights = np.exp(scaled - top)
+    if params.min_p > 0.0:
+        # The most probable token has weight 1, so the ratio to it is the weight itself.
+        kept = weights >= params.min_p
+        ids, weights = ids[kept], weights[kept]
+    return ids, weights
+
+
+def _largest(values: NDArray[np.float64], k: int) -> NDArray[np.int64]:
+    """Indices of the k largest, largest first, the lowest index first among equals, without sorting the others."""
+    if k < values.shape[0]:
+        threshold = np.partition(values, values.shape[0] - k)[values.shape[0] - k]
+        ids = np.flatnonzero(values >= threshold)
+    else:
+        ids = np.arange(values.shape[0])
+    order = np.argsort(-values[ids], kind="stable")
+    return ids[order][:k].astype(np.int64)
+
+
+def _nucleus(ids: NDArray[np.int64], weights: NDArray[np.float64], wanted: float) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The shortest head of `ids` (most probable first) whose weights add up to at least `wanted`."""
+    count = int(np.searchsorted(np.cumsum(weights), wanted, side="left")) + 1
+    return ids[:count], weights[:count]
