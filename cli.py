@@ -59,7 +59,10 @@ class _Commands(click.Group):
         except Exception as error:  # the outermost boundary: whatever is left is a fault of ours
             if debug:
                 raise
-            click.echo(f"internal error: {type(error).__name__}: {error}\nThis is a fault of mixplan. Run again with --debug and report it.", err=True)
+            click.echo(
+                f"internal error: {type(error).__name__}: {error}\nThis is a fault of mixplan. Run again with --debug and report it.",
+                err=True,
+            )
             ctx.exit(1)
 
 
@@ -100,8 +103,12 @@ def _show(*parts: Any) -> None:
 @click.option("--scheme", default="W4A8", show_default=True, help="FP32, BF16, W8A16, W8A8, W4A16 or W4A8, for the whole model.")
 @click.option("--group-size", type=int, default=32, show_default=True, help="Weights that share a scale in 4-bit schemes: 32, 64 or 128.")
 @click.option("--asymmetric", is_flag=True, help="4-bit weights with a zero point for each group.")
-@click.option("--override", "overrides", multiple=True, metavar="LAYER=SCHEME", help="A layer's exact name or re:PATTERN; the last that fits wins.")
-@click.option("--pass", "passes", multiple=True, metavar="MODULE:FN@after=NAME", help="Your own pass, at a place that `mixplan passes` names.")
+@click.option(
+    "--override", "overrides", multiple=True, metavar="LAYER=SCHEME", help="A layer's exact name or re:PATTERN; the last that fits wins."
+)
+@click.option(
+    "--pass", "passes", multiple=True, metavar="MODULE:FN@after=NAME", help="Your own pass, at a place that `mixplan passes` names."
+)
 @click.option("--dump-passes", type=click.Path(path_type=Path), metavar="DIR", help="Write the graph before and after every pass.")
 @click.option("--target", "targets", default="cpu", show_default=True, help="What the plan is for; see `mixplan targets`.")
 @click.option("--isa", default="all", show_default=True, help="ISA levels to build, by comma; `native` is the best that this machine has.")
@@ -137,6 +144,17 @@ def compile(model: str, output: str, targets: str, isa: str, as_json: bool, **op
     _show(*report.render(_table))
 
 
+def _render_chat() -> Any:
+    """Renders chat templates that only Jinja can, where it is installed."""
+    import importlib.util
+
+    if importlib.util.find_spec("jinja2") is None:
+        return None
+    from mixplan.compiler.tokenizer.chat_render import render_plan_chat
+
+    return render_plan_chat
+
+
 @main.command()
 @click.argument("plan", type=click.Path(path_type=Path))
 @click.argument("prompt", required=False)
@@ -169,7 +187,8 @@ def run(plan: Path, prompt: str | None, stats: bool, as_json: bool, **options: A
         if sys.stdin.isatty():
             raise click.UsageError("No prompt. Give it as an argument, or pipe it in.")
         prompt = sys.stdin.read()
-    result = run_prompt(plan, prompt, emit=None if as_json else lambda text: click.echo(text, nl=False), **options)
+    emit = None if as_json else lambda text: click.echo(text, nl=False)
+    result = run_prompt(plan, prompt, emit=emit, render_chat=_render_chat(), **options)
     if as_json:
         _emit_json(result)
         return
@@ -204,7 +223,9 @@ def inspect(plan: Path, as_json: bool) -> None:
 @main.command()
 @click.argument("plan", type=click.Path(path_type=Path))
 @click.argument("model", required=False)
-@click.option("--text", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Text to compare logits on. Default: a short built-in one.")
+@click.option(
+    "--text", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Text to compare logits on. Default: a short built-in one."
+)
 @click.option("--tokens", type=click.IntRange(2), default=256, show_default=True, help="Tokens of the text to use.")
 @click.option("--json", "as_json", is_flag=True)
 def verify(plan: Path, model: str | None, text: Path | None, tokens: int, as_json: bool) -> None:

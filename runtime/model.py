@@ -107,6 +107,11 @@ class Model:
         return self._loaded.plan
 
     @property
+    def loaded(self) -> LoadedPlan:
+        """The opened plan with its files."""
+        return self._loaded
+
+    @property
     def root(self) -> Path:
         """The plan's directory."""
         return self._loaded.root
