@@ -5,14 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["grouped_linear"]
+__all__ = ["GROUPED_LINEAR", "grouped_linear"]
 
 
 @torch.library.custom_op("mixplan::grouped_linear", mutates_args=())
 def grouped_linear(x: Tensor, expert_ids: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """y[t, j] = weight[expert_ids[t, j]] @ x[t, j] (+ bias), for x [T, J, K] or [T, 1, K], expert_ids i64 [T, J], weight [E, N, K], bias [E, N].
+    """y[t, j] = weight[expert_ids[t, j]] @ x[t, j] (+ bias).
 
-    Returns [T, J, N]. The expert id E is a sentinel: no expert, the output is zero.
+    For x [T, J, K] or [T, 1, K], expert_ids i64 [T, J], weight [E, N, K], bias [E, N]; returns [T, J, N].
+    The expert id E is a sentinel: no expert, the output is zero.
     """
     tokens, slots = expert_ids.shape
     experts, rows, columns = weight.shape
@@ -29,3 +30,6 @@ def grouped_linear(x: Tensor, expert_ids: Tensor, weight: Tensor, bias: Tensor |
 @grouped_linear.register_fake
 def _(x: Tensor, expert_ids: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return x.new_empty(expert_ids.shape[0], expert_ids.shape[1], weight.shape[1])
+
+
+GROUPED_LINEAR = torch.ops.mixplan.grouped_linear.default

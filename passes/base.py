@@ -1,0 +1,107 @@
+"""What a pass is: a named function from a graph and a context to a result, with no state of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, TypeAlias
+
+from torch import fx
+
+from mixplan.passes.decision import LayerDecision
+from mixplan.passes.precision.overrides import Override
+from mixplan.passes.precision.schemes import Scheme, parse_scheme
+from mixplan.passes.rejections import Rejections
+
+__all__ = ["STAGES", "FunctionPass", "Pass", "PassContext", "PassOptions", "PassResult", "Placement", "Stage", "Support", "Supports"]
+
+Stage: TypeAlias = Literal["canonicalize", "precision", "fusion", "placement", "user"]
+STAGES: tuple[Stage, ...] = ("canonicalize", "precision", "fusion", "placement", "user")
+
+
+@dataclass(frozen=True)
+class PassResult:
+    """The graph that a pass leaves (most passes edit in place), whether it differs from what came in, and how many places it rewrote."""
+
+    graph: fx.GraphModule
+    changed: bool
+    matches: int = 0
+
+
+@dataclass(frozen=True)
+class Support:
+    """Whether a target takes a node, and why not."""
+
+    ok: bool
+    reason: str = ""
+
+
+Supports: TypeAlias = Callable[[fx.Node], Support]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a node went, and why it did not go to the wanted target."""
+
+    node: str
+    op: str
+    target: str
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class PassOptions:
+    """What the caller asks for. `target` is the preferred device's name, `fallback` the one for nodes that it does not support."""
+
+    scheme: Scheme = field(default_factory=lambda: parse_scheme("FP32"))
+    overrides: tuple[Override, ...] = ()
+    target: str = "cpu"
+    fallback: str = "reference"
+    user_passes: tuple[str, ...] = ()
+
+
+@dataclass
+class PassContext:
+    """What passes share, explicitly. Options and `supports` come in; rejections, decisions and placements are gathered.
+
+    `tied` maps a parameter's other names to the one that the graph uses. `decisions` holds one record per layer, by layer name.
+    """
+
+    options: PassOptions = field(default_factory=PassOptions)
+    tied: Mapping[str, str] = field(default_factory=dict)
+    supports: Supports | None = None
+    rejections: Rejections = field(default_factory=Rejections)
+    decisions: dict[str, LayerDecision] = field(default_factory=dict)
+    placements: list[Placement] = field(default_factory=list)
+
+
+class Pass(Protocol):
+    """A named callable. `summary` is its one-line description in `mixplan passes`."""
+
+    @property
+    def name(self) -> str:
+        """Unique in a pipeline."""
+
+    @property
+    def stage(self) -> Stage:
+        """The part of the pipeline that it belongs to."""
+
+    @property
+    def summary(self) -> str:
+        """What it does, in one line."""
+
+    def __call__(self, graph: fx.GraphModule, context: PassContext) -> PassResult:
+        """Run it."""
+
+
+@dataclass(frozen=True)
+class FunctionPass:
+    """A pass made of a plain function."""
+
+    name: str
+    stage: Stage
+    summary: str
+    function: Callable[[fx.GraphModule, PassContext], PassResult]
+
+    def __call__(self, graph: fx.GraphModule, context: PassContext) -> PassResult:
+        return self.function(graph, context)

@@ -1,0 +1,1 @@
+"""Passes that join nodes into the fused ops, one rule a file."""

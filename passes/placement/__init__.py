@@ -1,0 +1,1 @@
+"""Which target each node goes to."""
