@@ -1,0 +1,355 @@
+// Attention of a ragged batch over a paged KV cache: attention_append, then attention.
+//
+// The step's tokens are cut into tiles: runs of one sequence's consecutive positions, at most kTokens long. A work item is a tile and a KV
+// head (and, where there are too few of those to keep the threads busy, a part of the context): it reads each page once for all query heads
+// that share the KV head. Keys lie token-minor, so that a vector holds 16 tokens' keys and a score needs no horizontal sum.
+// Items are handed out by a counter, longest first. Parts of one context are put together by whichever thread ends last, in a fixed order.
+#pragma once
+#include "tile.h"
+
+namespace mp {
+
+template <Kv S> struct KvElement { using Type = float; };
+template <> struct KvElement<Kv::F16> { using Type = uint16_t; };
+
+template <int HKV, int DK, int DV, Kv S>
+constexpr int64_t kv_bytes_per_page() {
+  return (int64_t)HKV * kPage * (DK + round_up(DV, kLanes)) * (int64_t)sizeof(typename KvElement<S>::Type);
+}
+
+constexpr int kKeyPages = 4;                    // pages between two updates of the running maximum
+constexpr int kKeys = kKeyPages * kPage;
+constexpr int kVectors = kBlocks > 1 ? 2 : 1;   // of 16 tokens or dims in a register tile
+
+struct AttentionTile { int32_t first, count; };
+
+template <int HQ, int HKV, int DK, int DV>
+struct AttentionShape {
+  static_assert(HQ % HKV == 0, "query heads share KV heads evenly");
+  static constexpr int kGroup = HQ / HKV;
+  static constexpr int kTokens = kGroup >= 48 ? 1 : kGroup == 1 ? 32 : 48 / kGroup;
+  static constexpr int kRowCount = (int)round_up(kTokens * kGroup, 8);
+  static constexpr int kDvp = (int)round_up(DV, kLanes);
+  static constexpr int64_t kPartial = (int64_t)kRowCount * (kDvp + 2);  // floats: sums, running maxima, running totals
+  static constexpr int64_t kThreadFloats = (int64_t)kRowCount * (DK + kKeys + kDvp + 2) + 4 * kLanes;
+};
+
+// What attention_append leaves in scratch for attention.
+struct AttentionPlan {
+  int32_t tiles, splits, next, pad;
+};
+constexpr int64_t attention_items(int threads) { return 8 * (int64_t)threads; }  // most items with a split context
+
+template <int HQ, int HKV, int DK, int DV>
+constexpr int64_t attention_scratch(int threads, int64_t max_tokens) {
+  using Sh = AttentionShape<HQ, HKV, DK, DV>;
+  return 64 + round_up(max_tokens * 8, 64) + round_up(attention_items(threads) * 4, 64) + 64 +
+         round_up(attention_items(threads) * Sh::kPartial * 4, 64) + threads * round_up(Sh::kThreadFloats * 4 + 256, 64);
+}
+
+template <class Shape>
+struct AttentionScratch {
+  AttentionPlan* plan;
+  AttentionTile* tiles;
+  int32_t* done;
+  float* partials;
+  float* own;  // this thread's
+  AttentionScratch(const AttentionArgs& a, int tid, int nt) {
+    Arena s{(char*)a.scratch};
+    plan = s.take<AttentionPlan>(1);
+    tiles = s.take<AttentionTile>(a.t);
+    done = s.take<int32_t>(attention_items(nt));
+    partials = s.take<float>(attention_items(nt) * Shape::kPartial);
+    own = (float*)(s.at + tid * round_up(Shape::kThreadFloats * 4 + 256, 64));
+  }
+};
+
+// The page of a sequence's position, or null.
+template <int HKV, int DK, int DV, Kv S>
+MP_INLINE typename KvElement<S>::Type* kv_page(const AttentionArgs& a, int64_t slot, int64_t index) {
+  if (index < 0 || index >= a.max_pages) return nullptr;
+  const int64_t page = a.block_tables[slot * a.max_pages + index];
+  if (page < 0 || page >= a.pages) return nullptr;
+  return (typename KvElement<S>::Type*)((char*)a.cache + page * kv_bytes_per_page<HKV, DK, DV, S>());
+}
+MP_INLINE f32x16 load_kv(const float* p) { return load(p); }
+MP_INLINE f32x16 load_kv(const uint16_t* p) { return load_f16(p); }
+MP_INLINE void store_kv(float* p, f32x16 v) { store(p, v); }
+MP_INLINE void store_kv(uint16_t* p, f32x16 v) { store_as(p, f32_to_f16(v)); }
+
+template <int HQ, int HKV, int DK, int DV, Kv S>
+MP_TASK void attention_append(const AttentionArgs& a, int tid, int nt) {
+  using Shape = AttentionShape<HQ, HKV, DK, DV>;
+  using E = typename KvElement<S>::Type;
+  if (tid == 0) {
+    AttentionScratch<Shape> s(a, tid, nt);
+    int32_t tiles = 0, longest = 0;
+    for (int64_t i = 0; i < a.t; i++) {
+      AttentionTile* last = s.tiles + tiles - 1;
+      longest = longest > a.positions[i] ? longest : a.positions[i];
+      const bool joins = i > 0 && last->count < Shape::kTokens && a.slots[i] == a.slots[i - 1] && a.positions[i] == a.positions[i - 1] + 1;
+      if (joins) last->count++;
+      else s.tiles[tiles++] = AttentionTile{(int32_t)i, 1};
+    }
+    const int64_t items = (int64_t)tiles * HKV, keys = a.window > 0 ? min_of(longest + 1, a.window + Shape::kTokens) : longest + 1;
+    int64_t splits = 1;
+    if (nt > 1 && items > 0 && items < 4 * nt) splits = min_of((4 * nt + items - 1) / items, max_of(keys / (2 * kPage), 1));
+    *s.plan = AttentionPlan{tiles, (int32_t)splits, 0, 0};
+    for (int64_t i = 0; i < attention_items(nt); i++) s.done[i] = 0;
+  }
+  const Range rows = share(a.t * HKV, tid, nt);
+  for (int64_t r = rows.begin; r < rows.end; r++) {
+    const int64_t t = r / HKV, h = r % HKV, position = a.positions[t], at = position % kPage;
+    E* page = kv_page<HKV, DK, DV, S>(a, a.slots[t], position / kPage);
+    if (!page || position < 0) continue;
+    const float* k = a.k + t * a.ldk + h * a.ldk_head;
+    const float* v = a.v + t * a.ldv + h * a.ldv_head;
+    E* keys = page + h * DK * kPage + at;
+    E* values = page + (int64_t)HKV * DK * kPage + (h * kPage + at) * Shape::kDvp;
+    for (int64_t d = 0; d < DK; d += kLanes) {
+      E lanes[kLanes];
+      store_kv(lanes, load_n(k + d, DK - d));
+      for (int64_t i = 0; i < kLanes && d + i < DK; i++) keys[(d + i) * kPage] = lanes[i];
+    }
+    for (int64_t d = 0; d < DV; d += kLanes) store_kv(values + d, load_n(v + d, DV - d));
+  }
+}
+
+// s[MT][16*kVectors] = q[MT][dk] times 16*kVectors tokens' keys.
+template <int MT, class E>
+MP_KERNEL void score_tile(const float* q, int64_t dk, const E* keys, float* s) {
+  f32x16 acc[MT][kVectors];
+  for (int r = 0; r < MT; r++) {
+    for (int j = 0; j < kVectors; j++) acc[r][j] = splat(0.0f);
+  }
+#pragma clang loop unroll_count(2)
+  for (int64_t d = 0; d < dk; d++) {
+    f32x16 k[kVectors];
+    for (int j = 0; j < kVectors; j++) k[j] = load_kv(keys + d * kPage + j * kLanes);
+    for (int r = 0; r < MT; r++) {
+      const f32x16 x = splat(q[r * dk + d]);
+      for (int j = 0; j < kVectors; j++) acc[r][j] += k[j] * x;
+    }
+  }
+  for (int r = 0; r < MT; r++) {
+    for (int j = 0; j < kVectors; j++) store(s + r * kKeys + j * kLanes, acc[r][j]);
+  }
+}
+
+// o[MT][16*kVectors] += p[MT][tokens] times values; a page's values are dvp apart, o's rows too.
+template <int MT, int NV, class E>
+MP_KERNEL void value_tile(const float* p, int64_t tokens, const E* values, int64_t dvp, float* o) {
+  f32x16 acc[MT][NV];
+  for (int r = 0; r < MT; r++) {
+    for (int j = 0; j < NV; j++) acc[r][j] = load(o + r * dvp + j * kLanes);
+  }
+#pragma clang loop unroll_count(2)
+  for (int64_t t = 0; t < tokens; t++) {
+    f32x16 v[NV];
+    for (int j = 0; j < NV; j++) v[j] = load_kv(values + t * dvp + j * kLanes);
+    for (int r = 0; r < MT; r++) {
+      const f32x16 x = splat(p[r * kKeys + t]);
+      for (int j = 0; j < NV; j++) acc[r][j] += v[j] * x;
+    }
+  }
+  for (int r = 0; r < MT; r++) {
+    for (int j = 0; j < NV; j++) store(o + r * dvp + j * kLanes, acc[r][j]);
+  }
+}
+
+template <int MT, class E>
+MP_INLINE void score_rows(const float* q, int64_t dk, const E* keys, float* s, int64_t& r, int64_t rows) {
+  while (r < rows && (MT == 1 || rows - r > MT / 2)) {
+    for (int j = 0; j < kPage / kLanes; j += kVectors) score_tile<MT>(q + r * dk, dk, keys + j * kLanes, s + r * kKeys + j * kLanes);
+    r += MT;
+  }
+}
+template <int MT, class E>
+MP_INLINE void value_rows(const float* p, int64_t tokens, const E* values, int64_t dvp, float* o, int64_t& r, int64_t rows) {
+  while (r < rows && (MT == 1 || rows - r > MT / 2)) {
+    int64_t d = 0;
+    for (; d + kVectors * kLanes <= dvp; d += kVectors * kLanes) {
+      value_tile<MT, kVectors>(p + r * kKeys, tokens, values + d, dvp, o + r * dvp + d);
+    }
+    if (d < dvp) value_tile<MT, 1>(p + r * kKeys, tokens, values + d, dvp, o + r * dvp + d);
+    r += MT;
+  }
+}
+
+// The rows of a work item: queries, scores, sums of values, running maximum and total.
+struct AttentionRows {
+  float *q, *s, *o, *m, *l;
+  int64_t count, group;  // rows; row r is token r / group, head r % group
+};
+
+// Scores of `keys` keys from position `base` to weights: scale is in q already; softcap, ALiBi and mask here. Updates m, l and o's scale.
+template <int DVP>
+MP_KERNEL void softmax_rows(const AttentionArgs& a, const AttentionRows& w, int64_t first_position, int64_t head, int64_t base, int64_t vectors,
+                            bool masked) {
+  const f32x16 lowest = splat(-__builtin_inff());
+  for (int64_t r = 0; r < w.count; r++) {
+    float* s = w.s + r * kKeys;
+    const int64_t position = first_position + r / w.group;
+    const int64_t first = a.window <= 0 ? 0 : a.mask == kMaskChunked ? position / a.window * a.window : position - a.window + 1;
+    const float slope = a.slopes ? a.slopes[head + r % w.group] : 0.0f;
+    f32x16 top = lowest;
+    for (int64_t i = 0; i < vectors; i++) {
+      f32x16 v = load(s + i * kLanes);
+      const i32x16 distance = lane_numbers() + splat((int32_t)(base + i * kLanes - position));
+      if (a.softcap > 0.0f) v = vtanh(v / splat(a.softcap)) * splat(a.softcap);
+      if (a.slopes) v += to_float(distance) * splat(slope);
+      if (masked) v = select((distance <= 0) & (distance >= splat((int32_t)(first - position))), v, lowest);
+      store(s + i * kLanes, v);
+      top = vmax(top, v);
+    }
+    const float old = w.m[r], seen = max_lane(top), now = old > seen ? old : seen;
+    if (now == -__builtin_inff()) {  // nothing visible yet
+      for (int64_t i = 0; i < vectors; i++) store(s + i * kLanes, splat(0.0f));
+      continue;
+    }
+    f32x16 total = splat(0.0f);
+    for (int64_t i = 0; i < vectors; i++) {
+      const f32x16 p = vexp_negative(load(s + i * kLanes) - splat(now));
+      store(s + i * kLanes, p);
+      total += p;
+    }
+    if (old != now) {
+      const float keep = vexp_negative(splat(old - now))[0];
+      w.l[r] *= keep;
+      w.m[r] = now;
+      for (int64_t d = 0; d < DVP; d += kLanes) store(w.o + r * DVP + d, load(w.o + r * DVP + d) * splat(keep));
+    }
+    w.l[r] += sum(total);
+  }
+}
+
+// One work item: rows of a tile against pages [page0, page1).
+template <int HQ, int HKV, int DK, int DV, Kv S>
+MP_TASK void attention_item(const AttentionArgs& a, const AttentionTile& tile, int64_t kv_head, int64_t page0, int64_t page1, const AttentionRows& w) {
+  using Shape = AttentionShape<HQ, HKV, DK, DV>;
+  using E = typename KvElement<S>::Type;
+  const int64_t slot = a.slots[tile.first], p0 = a.positions[tile.first], p1 = p0 + tile.count - 1, head = kv_head * Shape::kGroup;
+  for (int64_t r = 0; r < w.count; r++) {
+    const float* q = a.q + (tile.first + r / Shape::kGroup) * a.ldq + (head + r % Shape::kGroup) * a.ldq_head;
+    for (int64_t d = 0; d < DK; d += kLanes) store_n(w.q + r * DK + d, load_n(q + d, DK - d) * splat(a.scale), DK - d);
+    w.m[r] = -__builtin_inff();
+    w.l[r] = 0.0f;
+  }
+  memset(w.o, 0, round_up(w.count, 8) * Shape::kDvp * sizeof(float));
+  for (int64_t page = page0; page < page1; page += kKeyPages) {
+    const int64_t pages = min_of(kKeyPages, page1 - page), base = page * kPage;
+    bool missing = false;
+    const E* at[kKeyPages];
+    for (int64_t i = 0; i < pages; i++) {
+      at[i] = kv_page<HKV, DK, DV, S>(a, slot, page + i);
+      float* s = w.s + i * kPage;
+      if (!at[i]) {
+        for (int64_t r = 0; r < w.count; r++) {
+          for (int64_t j = 0; j < kPage; j += kLanes) store(s + r * kKeys + j, splat(-__builtin_inff()));
+        }
+        missing = true;
+        continue;
+      }
+      const E* keys = at[i] + kv_head * DK * kPage;
+      int64_t r = 0;
+      if constexpr (kRows >= 8) score_rows<8>(w.q, DK, keys, s, r, w.count);
+      if constexpr (kRows >= 4) score_rows<4>(w.q, DK, keys, s, r, w.count);
+      score_rows<2>(w.q, DK, keys, s, r, w.count);
+      score_rows<1>(w.q, DK, keys, s, r, w.count);
+    }
+    // Every key of these pages is seen by every row, unless the last is after the first row's position or the first before the window.
+    int64_t lowest = 0;
+    if (a.window > 0) lowest = a.mask == kMaskChunked ? p1 / a.window * a.window : p1 - a.window + 1;
+    const bool masked = missing || base + pages * kPage - 1 > p0 || base < lowest;
+    softmax_rows<Shape::kDvp>(a, w, p0, head, base, pages * (kPage / kLanes), masked);
+    for (int64_t i = 0; i < pages; i++) {
+      if (!at[i]) continue;
+      // Tokens after the tile's last position hold what another sequence left there.
+      const int64_t tokens = min_of(kPage, p1 + 1 - (base + i * kPage));
+      const E* values = at[i] + (int64_t)HKV * DK * kPage + kv_head * kPage * Shape::kDvp;
+      int64_t r = 0;
+      if constexpr (kRows >= 8) value_rows<8>(w.s + i * kPage, tokens, values, Shape::kDvp, w.o, r, w.count);
+      if constexpr (kRows >= 4) value_rows<4>(w.s + i * kPage, tokens, values, Shape::kDvp, w.o, r, w.count);
+      value_rows<2>(w.s + i * kPage, tokens, values, Shape::kDvp, w.o, r, w.count);
+      value_rows<1>(w.s + i * kPage, tokens, values, Shape::kDvp, w.o, r, w.count);
+    }
+  }
+}
+
+// Divides by the total (with the sink's share) and writes the rows out.
+template <int HQ, int HKV, int DK, int DV>
+MP_TASK void attention_finish(const AttentionArgs& a, const AttentionTile& tile, int64_t kv_head, const AttentionRows& w) {
+  using Shape = AttentionShape<HQ, HKV, DK, DV>;
+  for (int64_t r = 0; r < w.count; r++) {
+    const int64_t head = kv_head * Shape::kGroup + r % Shape::kGroup;
+    float total = w.l[r], factor = 1.0f;
+    if (a.sinks) {
+      const float top = w.m[r] > a.sinks[head] ? w.m[r] : a.sinks[head];
+      factor = vexp(splat(w.m[r] - top))[0];
+      total = total * factor + vexp(splat(a.sinks[head] - top))[0];
+    }
+    const f32x16 scale = splat(total == 0.0f ? 0.0f : factor / total);
+    float* y = a.y + (tile.first + r / Shape::kGroup) * a.ldy + head * a.ldy_head;
+    for (int64_t d = 0; d < DV; d += kLanes) store_n(y + d, load(w.o + r * Shape::kDvp + d) * scale, DV - d);
+  }
+}
+
+template <int HQ, int HKV, int DK, int DV, Kv S>
+MP_TASK void attention(const AttentionArgs& a, int tid, int nt) {
+  using Shape = AttentionShape<HQ, HKV, DK, DV>;
+  constexpr int64_t R = Shape::kRowCount, DVP = Shape::kDvp;
+  const AttentionScratch<Shape> s(a, tid, nt);
+  Arena own{(char*)s.own};
+  AttentionRows w;
+  w.q = own.take<float>(R * DK);
+  w.s = own.take<float>(R * kKeys);
+  w.o = own.take<float>(R * DVP);
+  w.m = own.take<float>(R);
+  w.l = own.take<float>(R);
+  w.group = Shape::kGroup;
+  const int64_t splits = s.plan->splits, items = (int64_t)s.plan->tiles * HKV * splits;
+  for (;;) {
+    const int64_t item = __atomic_fetch_add(&s.plan->next, 1, __ATOMIC_RELAXED);
+    if (item >= items) break;
+    // Later tiles of a prompt have more keys to look at, so they go first.
+    const int64_t pair = item / splits, part = item % splits;
+    const AttentionTile tile = s.tiles[s.plan->tiles - 1 - pair / HKV];
+    const int64_t kv_head = pair % HKV, p0 = a.positions[tile.first], p1 = p0 + tile.count - 1;
+    int64_t first = a.window <= 0 ? 0 : a.mask == kMaskChunked ? p0 / a.window * a.window : p0 - a.window + 1;
+    first = max_of(first, 0) / kPage;
+    const int64_t pages = p1 / kPage + 1 - first;
+    w.count = (int64_t)tile.count * Shape::kGroup;
+    if (splits == 1) {
+      attention_item<HQ, HKV, DK, DV, S>(a, tile, kv_head, first, first + pages, w);
+      attention_finish<HQ, HKV, DK, DV>(a, tile, kv_head, w);
+      continue;
+    }
+    AttentionRows mine = w;
+    float* partial = s.partials + item * Shape::kPartial;
+    mine.o = partial;
+    mine.m = partial + R * DVP;
+    mine.l = mine.m + R;
+    attention_item<HQ, HKV, DK, DV, S>(a, tile, kv_head, first + pages * part / splits, first + pages * (part + 1) / splits, mine);
+    if (__atomic_add_fetch(s.done + pair, 1, __ATOMIC_ACQ_REL) < splits) continue;
+    float* all = s.partials + pair * splits * Shape::kPartial;
+    for (int64_t r = 0; r < w.count; r++) {
+      float top = -__builtin_inff(), total = 0.0f;
+      for (int64_t i = 0; i < splits; i++) {
+        const float m = all[i * Shape::kPartial + R * DVP + r];
+        top = top > m ? top : m;
+      }
+      memset(w.o + r * DVP, 0, DVP * sizeof(float));
+      for (int64_t i = 0; i < splits; i++) {
+        const float* from = all + i * Shape::kPartial;
+        const float m = from[R * DVP + r], keep = m == -__builtin_inff() ? 0.0f : vexp_negative(splat(m - top))[0];
+        total += keep * from[R * DVP + R + r];
+        for (int64_t d = 0; d < DVP; d += kLanes) store(w.o + r * DVP + d, load(w.o + r * DVP + d) + load(from + r * DVP + d) * splat(keep));
+      }
+      w.m[r] = top;
+      w.l[r] = total;
+    }
+    attention_finish<HQ, HKV, DK, DV>(a, tile, kv_head, w);
+  }
+}
+
+}  // namespace mp

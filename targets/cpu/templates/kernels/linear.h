@@ -1,0 +1,44 @@
+// linear and gated_linear with f32 or bf16 activations.
+#pragma once
+#include "product_f32.h"
+
+namespace mp {
+
+template <class P, class E>
+MP_INLINE void linear_rows(const P& p, E& e, const LinearArgs& a, int64_t blocks, int tid, int nt) {
+  Arena scratch{(char*)a.scratch + tid * linear_scratch_per_thread(p.k)};
+  const Part part = partition(a.m, blocks, a.m <= kSmall ? max_of(kSmallBlocks, E::kUnit) : kBlocks * E::kUnit, tid, nt);
+  if (part.blocks.begin >= part.blocks.end) return;
+  const int64_t limit = row_block(4 * packed_k<Fmt::F32>(p.k, 0));
+  Outputs out;
+  e.out = &out;
+  for (int64_t m0 = part.rows.begin; m0 < part.rows.end; m0 += limit) {
+    const int64_t m = min_of(limit, part.rows.end - m0);
+    const float* x[kMaxRows];
+    for (int64_t r = 0; r < m; r++) {
+      x[r] = a.x + (m0 + r) * a.ldx;
+      out.y[r] = a.y + (m0 + r) * a.ldy;
+      out.residual[r] = a.residual ? a.residual + (m0 + r) * a.ldr : nullptr;
+    }
+    typename P::Rows rows;
+    Arena rest = scratch;
+    P::set_rows(p, rows, x, m, rest);
+    sweep(p, rows, m, part.blocks, e, rest);
+  }
+}
+
+template <Fmt F, bool ASYM, int K, int GROUP, Act A>
+MP_TASK void linear(const LinearArgs& a, int tid, int nt) {
+  ProductF32<F, ASYM, GROUP, A> p{a.w, a.scales, a.zeros, K};
+  LinearEpilogue e{nullptr, a.bias, a.residual != nullptr, a.n};
+  linear_rows(p, e, a, (a.n + kLanes - 1) / kLanes, tid, nt);
+}
+
+template <Fmt F, bool ASYM, int K, int GROUP, Act A, Fn FN>
+MP_TASK void gated_linear(const LinearArgs& a, int tid, int nt) {
+  ProductF32<F, ASYM, GROUP, A> p{a.w, a.scales, a.zeros, K};
+  GatedEpilogue<FN> e{nullptr, a.bias, a.n};
+  linear_rows(p, e, a, (a.n + kLanes - 1) / kLanes * 2, tid, nt);
+}
+
+}  // namespace mp

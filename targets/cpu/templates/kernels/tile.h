@@ -1,0 +1,156 @@
+// What all matrix products share: tile sizes per ISA, how work is split over threads, the sweep over blocks and rows, and the epilogues.
+//
+// A product `P` multiplies a list of activation rows with 16-row blocks of packed weights and writes f32 sums to a panel; an epilogue turns
+// the panel into the output. P has:
+//   Rows                       pointers of up to kMaxRows rows (padded by kRowPad copies of the last, so that a tile may run over the end)
+//   kFused                     whether small<MT, NB>(rows, blocks, c, ldc) multiplies straight from the packed bytes, for at most kSmall rows
+//   kChunk                     columns handled at a time (0: all of them)
+//   prepare(panel, blocks, k0, k1, w)   makes w[0..kBlocks) point at these blocks' columns [k0, k1), unpacked to `panel` if need be
+//   tile<MT>(rows, r, blocks, k0, k1, w, c, ldc)   MT rows from r times kBlocks blocks; k0 == 0 starts new sums, else c is added to
+// Sums run over k in one order whatever the number of rows, so that a token's result does not depend on what else is in the step.
+#pragma once
+#include "args.h"
+#include "vec.h"
+#include "vec_math.h"
+
+namespace mp {
+
+#if defined(__AVX512F__)
+constexpr int kRows = 8, kGroupRows = 4, kBlocks = 3, kSmallBlocks = 2;
+#elif defined(__AVX2__) || defined(__aarch64__)
+constexpr int kRows = 4, kGroupRows = 4, kBlocks = 1, kSmallBlocks = 1;
+#else
+constexpr int kRows = 2, kGroupRows = 2, kBlocks = 1, kSmallBlocks = 1;
+#endif
+constexpr int kSmall = 4;
+constexpr int kMaxRows = 256, kRowPad = 8;
+constexpr int64_t kPanelBytes = 3 * 16 * 2048;               // kBlocks blocks of kChunk columns
+constexpr int64_t kSumsBytes = (kMaxRows + kRowPad) * 6 * 16 * 4;  // a panel of sums: 2 * kBlocks blocks wide for gated products
+constexpr int64_t kActivationBytes = 512 * 1024;             // converted activations of a block of rows: half of a usual L2
+
+// Rows are taken in blocks whose activations stay in the L2 cache.
+constexpr int64_t row_block(int64_t bytes_per_row) {
+  int64_t rows = kActivationBytes / (bytes_per_row > 0 ? bytes_per_row : 1) / 8 * 8;
+  return rows < 8 ? 8 : rows > kMaxRows ? kMaxRows : rows;
+}
+constexpr int64_t linear_scratch_per_thread(int64_t k) {
+  // Converted rows take at most 4 bytes a column, group sums 4 bytes for each 32 columns.
+  int64_t kp = round_up(k, 128);
+  int64_t converted = kActivationBytes > 8 * 4 * kp ? kActivationBytes : 8 * 4 * kp;
+  int64_t sums = kMaxRows * 4 * 64 + converted / 8 + 8 * 4 * (kp / 32 + 1);
+  return round_up(kPanelBytes + kSumsBytes + converted + sums + 4096, 4096);
+}
+constexpr int64_t linear_scratch(int threads, int64_t k) { return threads * linear_scratch_per_thread(k); }
+
+// A thread's part of an m x blocks product. Blocks are split first, since then each thread reads only its own weights; rows are split where
+// there are too few blocks to go round.
+struct Part { Range rows, blocks; };
+MP_INLINE Part partition(int64_t m, int64_t blocks, int64_t unit, int tid, int nt) {
+  int64_t units = (blocks + unit - 1) / unit;
+  int row_parts = 1;
+  while (nt % (row_parts * 2) == 0 && units < 4 * (nt / row_parts) && m >= 64 * row_parts * 2) row_parts *= 2;
+  int column_parts = nt / row_parts;
+  Range r = share((m + 7) / 8, tid / column_parts, row_parts), b = share(units, tid % column_parts, column_parts);
+  return Part{{min_of(r.begin * 8, m), min_of(r.end * 8, m)}, {min_of(b.begin * unit, blocks), min_of(b.end * unit, blocks)}};
+}
+
+struct Outputs {
+  float* y[kMaxRows];
+  const float* residual[kMaxRows];
+};
+
+// y = sums + bias + residual.
+struct LinearEpilogue {
+  const Outputs* out;
+  const float* bias;
+  bool residual;
+  int64_t n;
+  static constexpr int kUnit = 1;  // blocks that belong together
+  MP_INLINE void apply(const LinearEpilogue& e, const float* c, int64_t ldc, int64_t m, int64_t block, int64_t count) {
+    for (int64_t r = 0; r < m; r++) {
+      for (int64_t j = 0; j < count; j++) {
+        const int64_t n0 = (block + j) * kLanes, left = e.n - n0;
+        f32x16 v = load(c + r * ldc + j * kLanes);
+        if (e.bias) v += load_n(e.bias + n0, left);
+        if (e.residual) v += load_n(e.out->residual[r] + n0, left);
+        store_n(e.out->y[r] + n0, v, left);
+      }
+    }
+  }
+};
+
+// Blocks alternate gate, up: y = FN(gate + bias[0]) * (up + bias[1]).
+template <Fn FN>
+struct GatedEpilogue {
+  const Outputs* out;
+  const float* bias;
+  int64_t n;
+  static constexpr int kUnit = 2;
+  MP_INLINE void apply(const GatedEpilogue& e, const float* c, int64_t ldc, int64_t m, int64_t block, int64_t count) {
+    for (int64_t r = 0; r < m; r++) {
+      for (int64_t j = 0; j < count; j += 2) {
+        const int64_t n0 = (block + j) / 2 * kLanes, left = e.n - n0;
+        f32x16 gate = load(c + r * ldc + j * kLanes), up = load(c + r * ldc + (j + 1) * kLanes);
+        if (e.bias) gate += load_n(e.bias + n0, left), up += load_n(e.bias + e.n + n0, left);
+        store_n(e.out->y[r] + n0, activate<FN>(gate) * up, left);
+      }
+    }
+  }
+};
+
+template <class P, int MT>
+MP_INLINE void tile_rows(const P& p, const typename P::Rows& rows, int64_t& r, int64_t m, const int64_t* blocks, int64_t k0, int64_t k1,
+                         const void* const* w, float* c, int64_t ldc) {
+  while (r < m && (MT == 1 || m - r > MT / 2)) {
+    p.template tile<MT>(rows, r, blocks, k0, k1, w, c + r * ldc, ldc);
+    r += MT;
+  }
+}
+
+// Multiplies m <= kMaxRows rows by blocks [range.begin, range.end), all of them below `blocks`.
+template <class P, class E>
+MP_INLINE void sweep(const P& p, const typename P::Rows& rows, int64_t m, Range range, const E& e, Arena scratch) {
+  const int64_t last = range.end - 1;
+  if constexpr (P::kFused) {
+    if (m <= kSmall) {
+      constexpr int kUnit = kSmallBlocks > E::kUnit ? kSmallBlocks : E::kUnit, kLd = kUnit * kLanes;
+      alignas(64) float c[kSmall * kLd];
+      for (int64_t b = range.begin; b < range.end; b += kUnit) {
+        for (int64_t i = 0; i < kUnit; i += kSmallBlocks) {
+          int64_t blocks[kSmallBlocks];
+          for (int j = 0; j < kSmallBlocks; j++) blocks[j] = min_of(b + i + j, last);
+          float* to = c + i * kLanes;
+          if (m == 1) p.template small<1, kSmallBlocks>(rows, blocks, to, kLd);
+          else if (m == 2) p.template small<2, kSmallBlocks>(rows, blocks, to, kLd);
+          else p.template small<4, kSmallBlocks>(rows, blocks, to, kLd);
+        }
+        E::apply(e, c, kLd, m, b, min_of(kUnit, range.end - b));
+      }
+      return;
+    }
+  }
+  constexpr int kUnit = kBlocks * E::kUnit, kLd = kUnit * kLanes;
+  char* panel = scratch.take<char>(kPanelBytes);
+  float* c = scratch.take<float>((kMaxRows + kRowPad) * kLd);
+  const int64_t chunk = P::kChunk ? P::kChunk : p.k;
+  for (int64_t b = range.begin; b < range.end; b += kUnit) {
+    for (int64_t i = 0; i < kUnit && b + i < range.end; i += kBlocks) {
+      int64_t blocks[kBlocks];
+      for (int j = 0; j < kBlocks; j++) blocks[j] = min_of(b + i + j, last);
+      for (int64_t k0 = 0; k0 < p.k; k0 += chunk) {
+        const int64_t k1 = min_of(k0 + chunk, p.k);
+        const void* w[kBlocks];
+        p.prepare(panel, blocks, k0, k1, w);
+        int64_t r = 0;
+        float* to = c + i * kLanes;
+        if constexpr (P::kTileRows >= 8) tile_rows<P, 8>(p, rows, r, m, blocks, k0, k1, w, to, kLd);
+        if constexpr (P::kTileRows >= 4) tile_rows<P, 4>(p, rows, r, m, blocks, k0, k1, w, to, kLd);
+        tile_rows<P, 2>(p, rows, r, m, blocks, k0, k1, w, to, kLd);
+        tile_rows<P, 1>(p, rows, r, m, blocks, k0, k1, w, to, kLd);
+      }
+    }
+    E::apply(e, c, kLd, m, b, min_of(kUnit, range.end - b));
+  }
+}
+
+}  // namespace mp
