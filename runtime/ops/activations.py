@@ -52,7 +52,7 @@ def gelu(x: Array) -> Array:
 def gelu_tanh(x: Array) -> Array:
     """The tanh approximation of gelu (Hendrycks and Gimpel, arXiv:1606.08415)."""
     inner = np.float32(math.sqrt(2.0 / math.pi)) * (x + np.float32(0.044715) * x * x * x)
-    return np.float32(0.5) * x * (np.float32(1) + np.tanh(inner))
+    return np.asarray(np.float32(0.5) * x * (np.float32(1) + np.tanh(inner)))
 
 
 def sigmoid(x: Array) -> Array:

@@ -34,7 +34,7 @@ def _infer(inputs: Sequence[TypedShape | None], attrs: CheckedAttrs, declared: S
     window, mask, softcap = attrs["window"], attrs["mask"], attrs["softcap"]
     if attrs["layer"] < 0 or window < 0 or not softcap >= 0 or (mask == "chunked" and window == 0):
         raise PlanError(
-            f"Op attention: layer {attrs['layer']}, window {window} and softcap {softcap} must be at least 0; a chunked mask needs a window."
+            f"Op attention: layer {attrs['layer']}, window {window} and softcap {softcap} must be >= 0; a chunked mask needs a window."
         )
     if mask not in _MASKS:
         raise PlanError(f"Op attention: mask {mask!r} is not known; allowed: {', '.join(_MASKS)}.")
