@@ -1,8 +1,8 @@
 """What a plan must satisfy before anything in it is used.
 
 `check_plan` needs only the parsed plan, `check_tensors` also the headers of its safetensors files. The parts are in plan_check_values
-(sizes, shapes), plan_check_graph (indices, SSA, ops, regions) and plan_check_model (attention, inputs and outputs of a decoder). Each raises
-PlanError naming the value, node, region or file.
+(sizes, shapes), plan_check_graph (indices, SSA, ops, regions) and plan_check_model (attention, inputs and outputs of a decoder). Each
+raises PlanError naming the value, node, region or file.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ from mixplan.runtime.dtypes import DType
 from mixplan.runtime.errors import PlanError
 from mixplan.runtime.ops import op_spec
 from mixplan.runtime.ops.base import TypedShape
+from mixplan.runtime.ops.shapes import shape_text
 from mixplan.runtime.plan import Node, Plan, Region, Shape
-from mixplan.runtime.plan_check_values import describe_shape
 
 __all__ = ["check_nodes", "check_regions", "describe_node"]
 
@@ -111,8 +111,8 @@ def _check_op(plan: Plan, node: Node, where: str) -> None:
     for value, given, wanted in zip(node.outputs, declared, inferred, strict=True):
         if given[0] is not wanted[0] or given[1] != tuple(wanted[1]):
             raise PlanError(
-                f"{where} declares its output {plan.values[value].name!r} as {given[0].value} {describe_shape(given[1])}; "
-                f"its inputs give {wanted[0].value} {describe_shape(tuple(wanted[1]))}."
+                f"{where} declares its output {plan.values[value].name!r} as {given[0].value} {shape_text(given[1])}; "
+                f"its inputs give {wanted[0].value} {shape_text(tuple(wanted[1]))}."
             )
 
 

@@ -7,9 +7,9 @@ import math
 from mixplan.runtime.dtypes import DType
 from mixplan.runtime.errors import PlanError
 from mixplan.runtime.ops.base import TypedShape
+from mixplan.runtime.ops.shapes import shape_text
 from mixplan.runtime.plan import Plan, Sym
 from mixplan.runtime.plan_check_graph import describe_node
-from mixplan.runtime.plan_check_values import describe_shape
 
 __all__ = ["INPUTS", "check_attention", "check_decoder", "check_model"]
 
@@ -64,8 +64,8 @@ def check_attention(plan: Plan) -> None:
         for name, value, shape in (("keys", node.inputs[1], keys), ("values", node.inputs[2], values)):
             if plan.values[value].shape != shape:
                 raise PlanError(
-                    f"{where} stores {name} of shape {describe_shape(plan.values[value].shape)}; "
-                    f"attention layer {layer} keeps {describe_shape(shape)}."
+                    f"{where} stores {name} of shape {shape_text(plan.values[value].shape)}; "
+                    f"attention layer {layer} keeps {shape_text(shape)}."
                 )
         if node.attrs.get("window", 0) != cache.window:
             raise PlanError(f"{where} has window {node.attrs.get('window', 0)}; attention layer {layer} says {cache.window}.")
@@ -79,15 +79,15 @@ def check_decoder(plan: Plan) -> None:
     """The inputs are ones that the runtime gives, and the one output is logits f32 [1, R, vocab_size]."""
     for value in plan.values:
         if value.kind == "input" and INPUTS.get(value.name) != (value.dtype, value.shape):
-            allowed = ", ".join(f"{name} {dtype.value} {describe_shape(shape)}" for name, (dtype, shape) in INPUTS.items())
+            allowed = ", ".join(f"{name} {dtype.value} {shape_text(shape)}" for name, (dtype, shape) in INPUTS.items())
             raise PlanError(
-                f"The plan asks for the input {value.name!r} as {value.dtype.value} {describe_shape(value.shape)}.",
+                f"The plan asks for the input {value.name!r} as {value.dtype.value} {shape_text(value.shape)}.",
                 hint=f"Allowed: {allowed}.",
             )
     logits = plan.values[plan.outputs[0]]
     wanted = (1, Sym(sym="R"), plan.model.vocab_size)
     if len(plan.outputs) != 1 or logits.dtype is not DType.f32 or logits.shape != wanted:
         raise PlanError(
-            f"The plan's output is {logits.dtype.value} {describe_shape(logits.shape)} (of {len(plan.outputs)}); "
-            f"it must be one, f32 {describe_shape(wanted)}."
+            f"The plan's output is {logits.dtype.value} {shape_text(logits.shape)} (of {len(plan.outputs)}); "
+            f"it must be one, f32 {shape_text(wanted)}."
         )

@@ -6,10 +6,11 @@ from math import prod
 
 from mixplan.runtime.dtypes import DType
 from mixplan.runtime.errors import PlanError
-from mixplan.runtime.plan import Dim, Plan, Shape, Sym, Value, dim_value
+from mixplan.runtime.ops.shapes import shape_text
+from mixplan.runtime.plan import Plan, Shape, Sym, Value, dim_value
 from mixplan.runtime.plan_json import fill_number
 
-__all__ = ["MAX_BYTES", "MAX_DIM", "MAX_RANK", "check_values", "describe_shape"]
+__all__ = ["MAX_BYTES", "MAX_DIM", "MAX_RANK", "check_values"]
 
 MAX_DIM = 1 << 31
 MAX_BYTES = 1 << 40
@@ -47,27 +48,27 @@ def _check_shape(shape: Shape, dtype: DType, max_tokens: int, where: str) -> Non
         raise PlanError(f"{where} has {len(shape)} dimensions; at most {MAX_RANK} are allowed.")
     for dim in shape:
         if isinstance(dim, Sym) and not (1 <= dim.mul < MAX_DIM and -MAX_DIM < dim.add < MAX_DIM):
-            raise PlanError(f"{where} has the dimension {_describe(dim)}: the factor must be 1 or more, and both below 2^31.")
+            raise PlanError(f"{where} has the dimension {shape_text((dim,))}: the factor must be 1 or more, and both below 2^31.")
     # Dimensions grow with T and R, so the ends of the range decide: no rows of a one-token step, all rows of the largest.
     for tokens, rows in ((1, 0), (max_tokens, max_tokens)):
         sizes = [dim_value(dim, tokens=tokens, rows=rows) for dim in shape]
         if min(sizes, default=0) < 0 or max(sizes, default=0) >= MAX_DIM:
-            raise PlanError(f"{where} has shape {describe_shape(shape)}: at {tokens} tokens a dimension is negative or 2^31 and more.")
+            raise PlanError(f"{where} has shape {shape_text(shape)}: at {tokens} tokens a dimension is negative or 2^31 and more.")
         # The product without zeros, so that a zero cannot hide a size that no array can have.
         if prod(max(size, 1) for size in sizes) * dtype.itemsize > MAX_BYTES:
-            raise PlanError(f"{where} has shape {describe_shape(shape)}: at {tokens} tokens that is more than 2^40 bytes.")
+            raise PlanError(f"{where} has shape {shape_text(shape)}: at {tokens} tokens that is more than 2^40 bytes.")
 
 
 def _check_constant(value: Value, where: str) -> None:
     if (value.tensor is None) == (value.fill is None):
         raise PlanError(f"{where} is a constant and needs either a tensor or a fill.")
     if any(isinstance(dim, Sym) for dim in value.shape):
-        raise PlanError(f"{where} is a constant of shape {describe_shape(value.shape)}; a constant's shape cannot depend on the step.")
+        raise PlanError(f"{where} is a constant of shape {shape_text(value.shape)}; a constant's shape cannot depend on the step.")
     if value.tensor is not None:
         nbytes = prod(dim for dim in value.shape if isinstance(dim, int)) * value.dtype.itemsize
         if value.tensor.nbytes != nbytes:
             raise PlanError(
-                f"{where} of shape {describe_shape(value.shape)} and dtype {value.dtype.value} takes {nbytes} bytes, "
+                f"{where} of shape {shape_text(value.shape)} and dtype {value.dtype.value} takes {nbytes} bytes, "
                 f"but its tensor has {value.tensor.nbytes}."
             )
         if value.tensor.offset < 0:
@@ -83,15 +84,3 @@ def _check_constant(value: Value, where: str) -> None:
         fits = isinstance(number, float) or (isinstance(number, int) and not isinstance(number, bool) and abs(number) < 1 << 63)
     if not fits:
         raise PlanError(f"{where} is filled with {str(number)[:40]}, which a {value.dtype.value} cannot hold.")
-
-
-def describe_shape(shape: Shape) -> str:
-    """The shape as in `[1, T, 576]` or `[2*T-1]`."""
-    return f"[{', '.join(_describe(dim) for dim in shape)}]"
-
-
-def _describe(dim: Dim) -> str:
-    if isinstance(dim, int):
-        return str(dim)
-    factor = "" if dim.mul == 1 else f"{dim.mul}*"
-    return f"{factor}{dim.sym}{dim.add:+d}" if dim.add else f"{factor}{dim.sym}"

@@ -1,0 +1,122 @@
+"""Devices are found by name, asked before use, and never replaced in silence."""
+
+from __future__ import annotations
+
+import logging
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mixplan.runtime import load
+from mixplan.runtime.devices import registry
+from mixplan.runtime.devices.reference import ReferenceDevice
+from mixplan.runtime.errors import CapacityError, OptionError, UnsupportedError
+from mixplan.runtime.hal import DeviceOptions, Support
+
+
+class Absent(ReferenceDevice):
+    """Hardware that this machine lacks."""
+
+    name = "absent"
+
+    def supported(self) -> Support:
+        return Support(False, "no such chip")
+
+
+class Picky(ReferenceDevice):
+    """Hardware that refuses the second region."""
+
+    name = "picky"
+
+    def load(self, plan: Any, region_index: int, caches: Any) -> Any:
+        if region_index == 1:
+            raise UnsupportedError("The op 'attention' is too much for me.")
+        return super().load(plan, region_index, caches)
+
+
+@pytest.fixture
+def devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = {device.name: f"{__name__}:{device.__name__}" for device in (Absent, Picky)}
+    monkeypatch.setattr(registry, "_installed", lambda: {**dict(registry.BUILTIN), **here, "broken": "mixplan_no_such_module:Device"})
+    # Under --import-mode=importlib this module is not found by its name.
+    real = registry.importlib.import_module
+    module = type("Module", (), {"Absent": Absent, "Picky": Picky})
+    monkeypatch.setattr(registry.importlib, "import_module", lambda name: module if name == __name__ else real(name))
+
+
+@pytest.mark.usefixtures("devices")
+@pytest.mark.parametrize(
+    ("name", "reason"), [("absent", "no such chip"), ("unheard_of", "no device 'unheard_of'"), ("broken", "cannot be imported")]
+)
+def test_falls_back_with_a_reason(toy: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, reason: str) -> None:
+    toy.write(tmp_path / "p", (name, name))
+    with load(tmp_path / "p") as model:
+        assert [(p.requested, p.device, p.isa) for p in model.placement] == [(name, "reference", "numpy")] * 2
+        assert all(reason in p.reason for p in model.placement)
+        model.step([1], [0], [0])
+    (record,) = caplog.records
+    assert (record.name, record.levelno) == ("mixplan.runtime", logging.WARNING)
+    assert "2 of 2 regions" in record.getMessage()
+    assert reason in record.getMessage()
+    with pytest.raises(UnsupportedError, match=reason):
+        load(tmp_path / "p", device=name)
+
+
+@pytest.mark.usefixtures("devices")
+def test_falls_back_for_one_region(toy: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    toy.write(tmp_path / "p", ("picky", "picky", "reference"))
+    with load(tmp_path / "p") as model:
+        assert [p.device for p in model.placement] == ["picky", "reference", "reference"]
+        assert [p.reason for p in model.placement] == ["as the plan says", "The op 'attention' is too much for me.", "as the plan says"]
+        np.testing.assert_allclose(model.step([1, 2], [0, 1], [0, 0]), toy.logits([1, 2])[-1:], atol=1e-5)
+    assert "1 of 3 regions" in caplog.text
+
+
+@pytest.mark.usefixtures("devices")
+def test_asking_for_the_reference_is_no_fallback(toy: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    toy.write(tmp_path / "p", ("absent",))
+    with load(tmp_path / "p", device="reference") as model:
+        assert model.placement[0].reason == "as the caller asked"
+    assert not caplog.records
+
+
+def test_null_device(toy: Any, tmp_path: Path) -> None:
+    toy.write(tmp_path / "p", ("null", "null"))
+    with load(tmp_path / "p") as model:
+        assert not model.step([1, 2], [0, 1], [0, 0], "all").any()
+
+
+def test_unknown_device_of_the_caller(toy_plan: Path) -> None:
+    with pytest.raises(UnsupportedError, match="there are cpu, reference, null"):
+        load(toy_plan, device="gpu9")
+
+
+def test_duplicate_names() -> None:
+    group = registry.ENTRY_POINT_GROUP
+    points = [EntryPoint("npu", "a:A", group), EntryPoint("npu", "b:B", group)]
+    assert registry.device_table(points[:1])["npu"] == "a:A"
+    with pytest.raises(OptionError, match="Two devices are called 'npu': a:A and b:B"):
+        registry.device_table(points)
+    with pytest.raises(OptionError, match="Two devices are called 'cpu'"):
+        registry.device_table([EntryPoint("cpu", "a:A", group)])
+
+
+def test_builtin_devices_support_this_machine() -> None:
+    for name in ("reference", "null"):
+        device = registry.create_device(name, DeviceOptions())
+        assert device.name == name
+        assert device.supported().ok
+
+
+def test_kv_cache_that_does_not_fit(toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    toy.write(tmp_path / "p")
+
+    def refuse(*_: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr("mixplan.runtime.devices.reference_kv.np.zeros", refuse)
+    with pytest.raises(CapacityError, match="no memory for 256 tokens"):
+        load(tmp_path / "p")
