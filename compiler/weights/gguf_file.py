@@ -80,13 +80,16 @@ class GgufFile:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         try:
-            self._handle = os.open(self.path, os.O_RDONLY)
+            self._handle = os.open(self.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
         except OSError as error:
             raise CheckpointError(f"{self.path} cannot be read: {error.strerror}.", hint="Check the path and its permissions.") from error
         try:
             self.size = os.fstat(self._handle).st_size
             self.metadata: dict[str, Any] = {}
             self.tensors: dict[str, GgufTensor] = {}
+            # Byte ranges of the metadata entries and of the tensor table.
+            self._spans: dict[str, tuple[int, int]] = {}
+            self._table = (0, 0)
             self._parse(_Cursor(self.path, self._handle, self.size))
         except BaseException:
             self.close()
@@ -173,6 +176,18 @@ class GgufFile:
             done += got
         return buffer
 
+    def write_outline(self, path: Path, *, longest_list: int) -> None:
+        """Write a GGUF file of the same metadata (but for lists longer than `longest_list`) and tensor table, its data a hole in the file.
+
+        For a reader that wants the metadata only, and is slow on vocabularies.
+        """
+        kept = [key for key, value in self.metadata.items() if not (isinstance(value, list) and len(value) > longest_list)]
+        spans = [*(self._spans[key] for key in kept), self._table]
+        body = b"".join(os.pread(self._handle, stop - start, start) for start, stop in spans)
+        header = struct.pack("<4sIQQ", b"GGUF", self.version, len(self.tensors), len(kept)) + body
+        path.write_bytes(header)
+        os.truncate(path, len(header) + self.size)
+
     # -- parsing ------------------------------------------------------------------------------------------------------------------
 
     def _parse(self, cursor: _Cursor) -> None:
@@ -186,22 +201,27 @@ class GgufFile:
                 f"{self.path} is GGUF version {version}{why}; mixplan reads versions 2 and 3, little-endian.",
                 hint="Convert the model again with a current llama.cpp.",
             )
+        self.version: int = version
         tensor_count, key_count = cursor.scalar("<Q", "the tensor count"), cursor.scalar("<Q", "the key count")
         for name, count, least in (("tensors", tensor_count, 24), ("metadata keys", key_count, 13)):
             if count * least > self.size:
                 raise CheckpointError(f"{self.path} claims {count} {name}, more than fit into its {self.size} bytes.", hint=_DOWNLOAD)
         for _ in range(key_count):
+            begin = cursor.position
             key = cursor.string("a metadata key")
             if key in self.metadata:
                 raise CheckpointError(f"{self.path} holds the metadata key {key!r} twice.", hint="Convert the model to GGUF again.")
             self.metadata[key] = self._value(cursor, cursor.scalar("<I", f"the type of {key}"), key)
+            self._spans[key] = (begin, cursor.position)
         alignment = self.metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
         if type(alignment) is not int or alignment <= 0 or alignment & (alignment - 1) or alignment % 8:
             raise CheckpointError(
                 f"{self.path}: general.alignment is {alignment!r}; it must be a power of two, 8 or more.",
                 hint="Convert the model to GGUF again.",
             )
+        begin = cursor.position
         entries = [self._entry(cursor) for _ in range(tensor_count)]
+        self._table = (begin, cursor.position)
         start = -(-cursor.position // alignment) * alignment
         for entry in entries:
             self._add_tensor(*entry, start=start, alignment=alignment)
