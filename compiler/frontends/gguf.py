@@ -67,7 +67,7 @@ class GgufCheckpoint:
 
 
 def _scale_frequencies(model: Any, file: GgufFile) -> None:
-    """Divide the rotary frequencies by the file's factors: how llama.cpp stores Llama 3's rope scaling, which transformers' reader skips."""
+    """Divide the rotary frequencies by the file's factors: so llama.cpp stores Llama 3's rope scaling, which transformers' reader skips."""
     factors = rope_factors(file, "rope_freqs")
     if factors is None:
         return

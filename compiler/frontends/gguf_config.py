@@ -57,7 +57,7 @@ def _complete(config: Any, file: GgufFile) -> None:
     experts = file.integer(f"{architecture}.expert_count")
     if experts and not any(hasattr(config, name) for name in ("num_experts", "num_local_experts", "n_routed_experts")):
         raise UnsupportedError(
-            f"{file.path}: a mixture of {experts} experts of architecture {architecture!r}, which transformers reads from GGUF as a dense model.",
+            f"{file.path}: a mixture of {experts} experts of architecture {architecture!r}, which transformers reads as a dense model.",
             hint=_REMEDY,
         )
     embedding = file.tensors.get("token_embd.weight")

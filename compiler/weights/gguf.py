@@ -1,8 +1,8 @@
 """A GGUF file's tensors under the module's names, dequantized when they are read.
 
-transformers knows which GGUF tensor stands for which parameter, and how llama.cpp's converter changed it (rotary rows permuted, norms offset
-by one, experts apart, ...); its map and its tensor processors are used as they are. What a processor does to rows is found by giving it the
-row numbers, so that single rows can be read of a tensor whose rows are only reordered.
+transformers knows which GGUF tensor stands for which parameter, and how llama.cpp's converter changed it (rotary rows permuted, norms
+offset by one, experts apart, ...); its map and its tensor processors are used as they are. What a processor does to rows is found by giving
+it the row numbers, so that single rows can be read of a tensor whose rows are only reordered.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class GgufWeights:
     """
 
     def __init__(self, model: Any, file: GgufFile) -> None:
-        from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor, get_gguf_hf_weights_map
+        from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor
 
         self._file = file
         make = TENSOR_PROCESSORS.get(file.architecture, TensorProcessor)
         self._processor: Any = make(config=model.config.to_dict())
-        self._map: Mapping[str, str] = get_gguf_hf_weights_map(model, self._processor)
         self._shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+        self._map = _name_map(model, self._processor, self._shapes)
         tied = {name for name, _ in model.named_parameters(remove_duplicate=False)} - set(self._shapes)
         self._stored = self._assign(tied)
         self._check()
@@ -123,15 +123,15 @@ class GgufWeights:
         unused = []
         for tensor in self._file.tensors.values():
             # Parameters of stacked experts have no ".weight" in the module.
-            target = self._map.get(tensor.name) or self._map.get(tensor.name.removesuffix(".weight"))
+            target = self._map.get(tensor.name) or self._map.get(tensor.name.removesuffix(".weight"), "")
             if target in self._shapes:
                 groups.setdefault(target, []).append(tensor)
             elif target not in tied and not _NOT_PARAMETERS.search(tensor.name):
                 unused.append(tensor.name)
         if unused:
             raise UnsupportedError(
-                f"{self._file.path}: the tensor{'s' if len(unused) > 1 else ''} {_some(unused)} of architecture {self._file.architecture!r} "
-                "have no place in the model that transformers makes of the file.",
+                f"{self._file.path}: the tensors {_some(unused)} of architecture {self._file.architecture!r} have no place "
+                "in the model that transformers makes of the file.",
                 hint="Compile the model's Hugging Face directory instead.",
             )
         return {name: self._plan(name, tuple(sources)) for name, sources in groups.items()}
@@ -177,6 +177,30 @@ class GgufWeights:
                 hint="The file is incomplete, or of an architecture variant that transformers does not read from GGUF: "
                 "compile the model's Hugging Face directory instead.",
             )
+
+
+class _Flat:
+    """A model without submodules, as far as transformers' name map is concerned."""
+
+    def __init__(self, model: Any) -> None:
+        self.config, self.state_dict = model.config, model.state_dict
+
+    def named_children(self) -> list[tuple[str, Any]]:
+        return []
+
+
+def _name_map(model: Any, processor: Any, parameters: Mapping[str, Any]) -> Mapping[str, str]:
+    """GGUF names to the module's. Going through the submodules, which a few architectures need, takes transformers seconds."""
+    from transformers.modeling_gguf_pytorch_utils import get_gguf_hf_weights_map
+
+    try:
+        names: Mapping[str, str] = get_gguf_hf_weights_map(_Flat(model), processor)
+        if set(parameters) <= set(names.values()):
+            return names
+        names = get_gguf_hf_weights_map(model, processor)
+    except NotImplementedError as error:
+        raise UnsupportedError(f"{error}", hint="Compile the model's Hugging Face directory instead.") from error
+    return names
 
 
 def _some(names: list[str]) -> str:
