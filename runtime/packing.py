@@ -144,32 +144,29 @@ def unpack_codes(fmt: WeightFormat, packed: Mapping[str, NDArray[Any]]) -> Quant
     """The padded rows of a quantized weight: codes u8 [16B, Kp], scales f32 [16B, G], zeros u8 [16B, G] (filled in where symmetric)."""
     codes = _rows_first(packed["weight"])
     if fmt.bits == 4:
-        words = codes.reshape(codes.shape[0], -1, 1, 4)
-        codes = np.concatenate([words & 15, words >> 4], axis=2).reshape(codes.shape[0], -1)
+        rows, width = codes.shape
+        words = codes.reshape(rows, width // 4, 1, 4)
+        codes = np.concatenate([words & 15, words >> 4], axis=2).reshape(rows, 2 * width)
     scales = _rows_first(packed["scales"][..., None]).astype(np.float32)
     zeros = np.full(scales.shape, fmt.zero_point, np.uint8) if fmt.symmetric else _rows_first(packed["zeros"][..., None])
     return Quantized(codes, scales, zeros)
 
 
 def dequantize(fmt: WeightFormat, rows: Quantized) -> NDArray[np.float32]:
-    """scale * (code - zero), f32 [n, K]. Exact up to one rounding: a code difference is a small integer."""
+    """scale * (code - zero), f32 [n, K]. Rounded once: a difference of codes is a small integer."""
     n, k = rows.codes.shape
+    zeros = np.full(rows.scales.shape, fmt.zero_point, np.uint8) if rows.zeros is None else rows.zeros
     out = rows.codes.astype(np.float32)
-    zeros = np.float32(fmt.zero_point) if rows.zeros is None else rows.zeros.astype(np.float32)
-    scales = rows.scales.astype(np.float32)
-    if not fmt.group_size:
-        out -= zeros
-        out *= scales
-        return out
-    whole = k // fmt.group_size
-    zeros = np.broadcast_to(zeros, scales.shape)
-    head = out[:, : whole * fmt.group_size].reshape(n, whole, fmt.group_size)
-    if head.size:
-        out[:, : whole * fmt.group_size] = ((head - zeros[:, :whole, None]) * scales[:, :whole, None]).reshape(n, -1)
-    if k > whole * fmt.group_size:
-        tail = out[:, whole * fmt.group_size :]
-        tail -= zeros[:, whole:]
-        tail *= scales[:, whole:]
+    group = fmt.group_size or k
+    whole = k // group * group
+    # Views into `out`: splitting one axis of an array never copies.
+    parts = [(out[:, :whole].reshape(n, whole // group, group), slice(0, whole // group))]
+    if k > whole:
+        parts.append((out[:, None, whole:], slice(whole // group, None)))
+    with np.errstate(over="ignore"):
+        for part, groups in parts:
+            part -= zeros[:, groups, None].astype(np.float32)
+            part *= rows.scales[:, groups, None].astype(np.float32)
     return out
 
 

@@ -58,7 +58,7 @@ def quantized_product(
     """
     groups = scales.shape[-1]
     count = scales.size // groups
-    flat = q.reshape(count, groups, -1)
+    flat = q.reshape(count, groups, q.shape[-1] // groups)
     scale, total = (a.reshape(count, groups).astype(np.float64) for a in (scales, sums))
     out = np.empty((count, rows), np.float32)
     with np.errstate(all="ignore"):
