@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from mixplan.compiler.weights.base import WeightSource
 
-__all__ = ["Call", "Constants", "Expr", "Literal", "Parameter", "parameters"]
+__all__ = ["Call", "Constants", "Expr", "Literal", "Parameter", "leaves", "parameters"]
 
 _CACHE_BYTES = 1 << 30
 _HASH_CHARS = 32
@@ -91,18 +91,19 @@ def _text(value: Any) -> str:
 
 def parameters(expr: Expr) -> list[str]:
     """Names of the checkpoint tensors in an expression, in order of appearance, without repeats."""
-    return list(dict.fromkeys(leaf.name for leaf in _leaves(expr) if isinstance(leaf, Parameter)))
+    return list(dict.fromkeys(leaf.name for leaf in leaves(expr) if isinstance(leaf, Parameter)))
 
 
-def _leaves(value: Any) -> Iterator[Expr]:
+def leaves(value: Any) -> Iterator[Expr]:
+    """The parameters and literals in an expression (or a list of them), in order of appearance."""
     if isinstance(value, Call):
         for item in (*value.args, *value.kwargs.values()):
-            yield from _leaves(item)
+            yield from leaves(item)
     elif isinstance(value, Expr):
         yield value
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from _leaves(item)
+            yield from leaves(item)
 
 
 _SAME = frozenset({"alias", "clone", "contiguous", "detach", "lift_fresh_copy", "dropout"})

@@ -107,7 +107,9 @@ class _Writer:
         value = self._values[group.values[0]]
         array = dense_array(self._constants, source.expr, value.dtype)
         if array.dtype.kind == "f" and not _finite_or_mask(array):
-            raise CheckpointError(f"Constant {value.name} holds NaN.", hint="The checkpoint is damaged, or training diverged: get it again.")
+            raise CheckpointError(
+                f"Constant {value.name} holds NaN.", hint="The checkpoint is damaged, or training diverged: get it again."
+            )
         _append(file, array)
 
     def _packed(self, file: _File, group: Group, weight: PackedWeight) -> None:

@@ -53,7 +53,9 @@ def evaluate(
         with np.errstate(all="ignore"):
             made = spec.reference(context, dict(node.attrs), [None if i < 0 else live[i] for i in node.inputs])
         for index, value, array, shape in zip(node.outputs, declared, made, context.out_shapes, strict=True):
-            assert array.shape == shape and array.dtype == value.dtype.numpy, f"{node.name} ({node.op}): {array.dtype}{array.shape}, {value}"
+            assert array.shape == shape and array.dtype == value.dtype.numpy, (
+                f"{node.name} ({node.op}): {array.dtype}{array.shape}, {value}"
+            )
             live[index] = array
             if tap is not None:
                 tap(value.name, array)

@@ -1,0 +1,82 @@
+"""The plan's record of each layer's format, and the bits that all of it costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mixplan.compiler.constants import Expr, Parameter, leaves
+from mixplan.compiler.lowering import Lowered
+from mixplan.passes.decision import LayerDecision
+from mixplan.passes.precision.schemes import Scheme
+from mixplan.runtime.formats import WeightFormat
+from mixplan.runtime.plan import Decision
+
+__all__ = ["Bits", "layer_name", "make_decisions", "scheme_text"]
+
+
+@dataclass(frozen=True)
+class Bits:
+    """Bits per parameter of the checkpoint: what the schemes ask for, and what is stored."""
+
+    requested: float
+    achieved: float
+
+
+def layer_name(parameter: str) -> str:
+    """The layer that a parameter belongs to: its name without `.weight`."""
+    return parameter.removesuffix(".weight")
+
+
+def scheme_text(fmt: WeightFormat) -> str:
+    """A name for a format that no precision pass decided on."""
+    return {32: "FP32", 16: "BF16", 8: "W8A16", 4: "W4A16"}[fmt.bits]
+
+
+def make_decisions(
+    lowered: Lowered, decided: Mapping[str, LayerDecision], tied: Mapping[str, str], requested: Scheme, parameters: int
+) -> tuple[tuple[Decision, ...], Bits]:
+    """One record for each weight and format in which it is stored, and the bits over the whole model.
+
+    `tied` maps other names of a parameter to the one that is stored.
+    """
+    records: dict[tuple[str, str], Decision] = {}
+    stored = wanted = 0.0
+    names = {layer_name(other): layer_name(name) for other, name in tied.items()}
+    by_layer = {**decided, **{names.get(layer, layer): d for layer, d in decided.items() if names.get(layer, layer) not in decided}}
+    seen: set[str] = set()
+    for index, source in lowered.sources.items():
+        if source.expr is not None:
+            value = lowered.values[index]
+            bits = 8.0 * value.dtype.itemsize * math.prod(d for d in value.shape if isinstance(d, int))
+            stored += bits
+            wanted += bits
+            continue
+        weight = source.packed
+        if weight is None or weight.key in seen:
+            continue
+        seen.add(weight.key)
+        total = float(weight.format.total_bits(weight.rows, weight.columns)) * weight.copies
+        stored += total
+        elements = weight.rows * weight.columns * weight.copies
+        wanted += requested.weight.effective_bits(weight.rows, weight.columns) * elements
+        for parameter in dict.fromkeys(p for piece in weight.pieces for p in _parameters(piece)):
+            layer = layer_name(parameter.name)
+            decision = by_layer.get(layer)
+            scheme = str(decision.scheme) if decision and decision.scheme.weight == weight.format else scheme_text(weight.format)
+            records[layer, scheme] = Decision(
+                layer=layer,
+                scheme=scheme,
+                rule=decision.rule if decision else "default",
+                parameters=parameter.numel,
+                bits=total / elements,
+                requested=str(requested),
+                reason=decision.reason if decision else "",
+            )
+    count = max(parameters, 1)
+    return tuple(records.values()), Bits(requested=wanted / count, achieved=stored / count)
+
+
+def _parameters(expr: Expr) -> list[Parameter]:
+    return [leaf for leaf in leaves(expr) if isinstance(leaf, Parameter)]

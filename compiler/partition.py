@@ -1,0 +1,127 @@
+"""Cuts the plan's nodes into regions, each for one device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mixplan.runtime.plan import Node, Region, Value
+from mixplan.targets.base import Target
+
+__all__ = ["Partition", "partition"]
+
+_FALLBACK = "reference"
+_TINY = 4
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Nodes in their final order, the regions over them, and for each node that the first target refused: its name, op and the reason."""
+
+    nodes: list[Node]
+    regions: list[Region]
+    refused: list[tuple[str, str, str]]
+
+
+def partition(values: Sequence[Value], nodes: Sequence[Node], outputs: Sequence[int], targets: Sequence[Target]) -> Partition:
+    """Give every node to the first of `targets` that supports it, else to the reference device.
+
+    Nodes are reordered, where their inputs allow it, so that a device changes as seldom as possible. A short stretch of the preferred device
+    between two of the reference device, without weights or attention, stays with the reference: a change of device costs more than it saves.
+    """
+    devices: list[str] = []
+    refused: list[tuple[str, str, str]] = []
+    reasons: dict[int, str] = {}
+    for index, node in enumerate(nodes):
+        device = ""
+        for target in targets:
+            support = target.supports(node, values)
+            if support.ok:
+                device = target.name
+                break
+            if not reasons.get(index):
+                reasons[index] = f"{target.name}: {support.reason}"
+        if not device:
+            device = _FALLBACK
+            refused.append((node.name, node.op, reasons[index]))
+        devices.append(device)
+    order = _schedule(nodes, devices) if len(set(devices)) > 1 else list(range(len(nodes)))
+    placed = [nodes[i] for i in order]
+    runs = _runs([devices[i] for i in order])
+    runs = _absorb(placed, runs)
+    return Partition(
+        placed, _regions(values, placed, outputs, runs, dict(zip([nodes[i].name for i in reasons], reasons.values(), strict=True))), refused
+    )
+
+
+def _schedule(nodes: Sequence[Node], devices: Sequence[str]) -> list[int]:
+    """A topological order that stays on a device as long as it has ready nodes; among these, the original order."""
+    maker = {value: i for i, node in enumerate(nodes) for value in node.outputs}
+    waiting = [len({maker[v] for v in node.inputs if v in maker}) for node in nodes]
+    users: dict[int, list[int]] = {}
+    for i, node in enumerate(nodes):
+        for source in {maker[v] for v in node.inputs if v in maker}:
+            users.setdefault(source, []).append(i)
+    ready = sorted(i for i, count in enumerate(waiting) if count == 0)
+    order: list[int] = []
+    current = devices[ready[0]] if ready else ""
+    while ready:
+        index = next((i for i in ready if devices[i] == current), ready[0])
+        current = devices[index]
+        ready.remove(index)
+        order.append(index)
+        for user in users.get(index, ()):
+            waiting[user] -= 1
+            if waiting[user] == 0:
+                ready.append(user)
+        ready.sort()
+    return order
+
+
+Run = tuple[str, int, int]
+
+
+def _runs(devices: Sequence[str]) -> list[Run]:
+    """Maximal stretches [start, stop) on one device."""
+    runs: list[Run] = []
+    for i, device in enumerate(devices):
+        if runs and runs[-1][0] == device:
+            runs[-1] = (device, runs[-1][1], i + 1)
+        else:
+            runs.append((device, i, i + 1))
+    return runs
+
+
+def _absorb(nodes: Sequence[Node], runs: list[Run]) -> list[Run]:
+    """Give tiny stretches between two reference stretches to the reference."""
+    heavy = ("linear", "linear_q", "gated_linear", "gated_linear_q", "grouped_linear", "embedding", "attention", "matmul")
+    devices: list[str] = []
+    for k, (device, start, stop) in enumerate(runs):
+        between = 0 < k < len(runs) - 1 and runs[k - 1][0] == runs[k + 1][0] == _FALLBACK
+        tiny = between and stop - start < _TINY and not any(nodes[i].op in heavy for i in range(start, stop))
+        devices += [_FALLBACK if tiny else device] * (stop - start)
+    return _runs(devices)
+
+
+def _regions(
+    values: Sequence[Value], nodes: Sequence[Node], outputs: Sequence[int], runs: Sequence[Run], reasons: dict[str, str]
+) -> list[Region]:
+    last: dict[int, int] = {v: i for i, node in enumerate(nodes) for v in node.inputs}
+    last.update((v, len(nodes)) for v in outputs)
+    regions = []
+    for k, (device, start, stop) in enumerate(runs):
+        made = [v for node in nodes[start:stop] for v in node.outputs]
+        used = dict.fromkeys(v for node in nodes[start:stop] for v in node.inputs if v >= 0 and values[v].kind != "const")
+        why = dict.fromkeys(reasons[n.name] for n in nodes[start:stop] if n.name in reasons)
+        regions.append(
+            Region(
+                name=f"r{k}_{device}",
+                device=device,
+                start=start,
+                stop=stop,
+                inputs=tuple(v for v in used if v not in set(made)),
+                outputs=tuple(v for v in made if last.get(v, -1) >= stop),
+                reason="; ".join(why) if device == _FALLBACK else "",
+            )
+        )
+    return regions

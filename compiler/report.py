@@ -1,0 +1,94 @@
+"""What a compile says about itself: formats and bits, sizes, times, matches, placement, and every "no"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mixplan.runtime.plan import Decision
+
+__all__ = ["CompileReport", "RegionSummary", "SchemeSummary", "summarize_schemes"]
+
+
+@dataclass(frozen=True)
+class SchemeSummary:
+    """One scheme over all layers that have it. Bits are per weight, scales and zero points counted in."""
+
+    scheme: str
+    layers: int
+    parameters: int
+    bits: float
+
+
+@dataclass(frozen=True)
+class RegionSummary:
+    """One region: where it runs, how large it is, and why it is not on the preferred target ("" if it is)."""
+
+    name: str
+    device: str
+    nodes: int
+    kernels: dict[str, int]
+    reason: str = ""
+
+
+@dataclass
+class CompileReport:
+    """`requested_bits` is what the requested schemes would give over all layers; `effective_bits` counts everything that is stored."""
+
+    output: Path
+    digest: str
+    name: str
+    parameters: int
+    weight_bytes: int
+    plan_bytes: int
+    requested_bits: float
+    effective_bits: float
+    schemes: list[SchemeSummary]
+    regions: list[RegionSummary]
+    refused: list[tuple[str, str, str]] = field(default_factory=list)
+    matches: dict[str, int] = field(default_factory=dict)
+    rejections: tuple[str, ...] = ()
+    seconds: dict[str, float] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as JSON can hold it."""
+        return {**asdict(self), "output": str(self.output)}
+
+    def render(self, table: Callable[..., Any]) -> list[Any]:
+        """Rich tables, made by `table(title, *columns)`."""
+        facts = table(f"{self.name} -> {self.output}", "fact", "value")
+        facts.add_row("parameters", f"{self.parameters:,}")
+        facts.add_row("effective bits, requested", f"{self.requested_bits:.3f}")
+        facts.add_row("effective bits, achieved", f"{self.effective_bits:.3f}")
+        facts.add_row("weights", f"{self.weight_bytes / 1e6:,.1f} MB")
+        facts.add_row("plan", f"{self.plan_bytes / 1e6:,.1f} MB")
+        facts.add_row("time", ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in self.seconds.items()))
+        facts.add_row("rewrites", ", ".join(f"{name} {count}" for name, count in self.matches.items()) or "none")
+        facts.add_row("rejections", f"{len(self.rejections)} (see `mixplan inspect --json`)" if self.rejections else "none")
+        schemes = table("\nSchemes", "scheme", "layers:r", "parameters:r", "effective bits:r")
+        for row in self.schemes:
+            schemes.add_row(row.scheme, str(row.layers), f"{row.parameters:,}", f"{row.bits:.3f}")
+        placement = table("\nPlacement", "region", "device", "nodes:r", "kernels", "reason")
+        for region in self.regions:
+            kernels = " ".join(f"{level} ({size // 1024} kB)" for level, size in region.kernels.items())
+            placement.add_row(region.name, region.device, str(region.nodes), kernels, region.reason)
+        return [facts, schemes, placement, *self.warnings]
+
+
+def summarize_schemes(decisions: tuple[Decision, ...]) -> list[SchemeSummary]:
+    """Layers, parameters and bits for each scheme, in order of first appearance."""
+    groups: dict[str, list[Decision]] = {}
+    for decision in decisions:
+        groups.setdefault(decision.scheme, []).append(decision)
+    return [
+        SchemeSummary(
+            scheme=scheme,
+            layers=len(members),
+            parameters=sum(d.parameters for d in members),
+            bits=sum(d.bits * d.parameters for d in members) / max(sum(d.parameters for d in members), 1),
+        )
+        for scheme, members in groups.items()
+    ]
