@@ -1,0 +1,83 @@
+"""linear_q and gated_linear_q: int8 activations. Integer parts are exact, and a row's result does not depend on the rows beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mixplan.runtime.formats import WeightFormat
+from mixplan.runtime.packing import quantize_act
+
+CASES = [("i8", 0, True, 45), ("i8", 0, False, 576), ("i8", 64, True, 200), ("i4", 32, True, 100), ("i4", 32, False, 576), ("i4", 64, True, 200),
+         ("i4", 128, False, 300), ("i4", 32, True, 2000)]  # fmt: skip
+ROWS = [1, 2, 3, 4, 5, 9, 70]
+
+
+def _consts(case: tuple[Any, ...]) -> str:
+    name, group, symmetric, columns = case
+    return f"Fmt::{name.upper()},{'false' if symmetric else 'true'},{columns},{group}"
+
+
+GATED = [CASES[0], CASES[3], CASES[6]]
+KERNELS = [f"linear_q<{_consts(c)}>" for c in CASES] + [f"gated_linear_q<{_consts(c)},Fn::Silu>" for c in GATED]
+EXTRA = 'extern "C" int64_t scratch(int64_t nt, int64_t k) { return linear_scratch((int)nt, k); }'
+
+
+def _run(native: Any, kernel: str, weight: Any, x: np.ndarray, make_scratch: Any, threads: int, **extra: Any) -> np.ndarray:
+    q, scales, sums = quantize_act(x, weight.fmt.group_size)
+    y = np.zeros((len(x), weight.rows), np.float32)
+    native.call(
+        kernel, threads=threads, q=q, ldq=q.shape[1], q_scales=scales, q_sums=sums, ldg=scales.shape[1], **weight.fields, y=y, ldy=weight.rows,
+        m=len(x), n=weight.rows, scratch=make_scratch(native.number("scratch", threads, weight.columns)), **extra,
+    )  # fmt: skip
+    return y
+
+
+@pytest.mark.parametrize("extreme", [False, True], ids=["random", "extreme"])
+@pytest.mark.parametrize("case", CASES, ids=lambda c: "-".join(map(str, c)))
+def test_linear_q(native: Any, case: tuple[Any, ...], extreme: bool, make_weight: Any, reference: Any, make_scratch: Any) -> None:
+    """extreme: every code is the largest and every activation the same, so that a saturating product would show."""
+    name, group, symmetric, columns = case
+    rng = np.random.default_rng(columns)
+    outputs = 101
+    weight = make_weight(rng, WeightFormat.of(name, group, symmetric), outputs, columns, extreme=extreme)
+    bias = rng.standard_normal(outputs).astype(np.float32)
+    for rows in ROWS:
+        x = rng.standard_normal((rows, columns)).astype(np.float32)
+        if extreme:
+            x = np.where(np.arange(rows)[:, None] % 2, -1.0, 1.0) * np.ones((rows, columns), np.float32)
+            x = x.astype(np.float32)
+        residual = rng.standard_normal((rows, outputs)).astype(np.float32) if rows % 2 else None
+        q, scales, sums = quantize_act(x, group)
+        (want,) = reference("linear_q", weight.attrs, [q, scales, sums, *weight.arrays, bias, residual])
+        y = _run(native, f"linear_q<{_consts(case)}>", weight, x, make_scratch, 1 + rows % 3, bias=bias, residual=residual, ldr=outputs)
+        np.testing.assert_allclose(y, want, rtol=1e-5, atol=2e-6 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("case", GATED, ids=lambda c: "-".join(map(str, c)))
+def test_gated_q(native: Any, case: tuple[Any, ...], make_weight: Any, reference: Any, make_scratch: Any) -> None:
+    name, group, symmetric, columns = case
+    rng = np.random.default_rng(5)
+    outputs = 70
+    weight = make_weight(rng, WeightFormat.of(name, group, symmetric), outputs, columns, "gated")
+    bias = rng.standard_normal((2, outputs)).astype(np.float32)
+    for rows in ROWS:
+        x = (rng.standard_normal((rows, columns)) / np.sqrt(columns)).astype(np.float32)
+        q, scales, sums = quantize_act(x, group)
+        (want,) = reference("gated_linear_q", {**weight.attrs, "activation": "silu"}, [q, scales, sums, *weight.arrays, bias])
+        y = _run(native, f"gated_linear_q<{_consts(case)},Fn::Silu>", weight, x, make_scratch, 1 + rows % 3, bias=bias)
+        np.testing.assert_allclose(y, want, rtol=2e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: "-".join(map(str, c)))
+def test_rows_do_not_depend_on_the_batch(native: Any, case: tuple[Any, ...], make_weight: Any, make_scratch: Any) -> None:
+    name, group, symmetric, columns = case
+    rng = np.random.default_rng(9)
+    weight = make_weight(rng, WeightFormat.of(name, group, symmetric), 40, columns)
+    x = rng.standard_normal((300, columns)).astype(np.float32)
+    kernel = f"linear_q<{_consts(case)}>"
+    all_rows = _run(native, kernel, weight, x, make_scratch, 2)
+    for first, last in ((0, 1), (1, 3), (3, 7), (7, 20), (290, 300)):
+        np.testing.assert_array_equal(_run(native, kernel, weight, x[first:last], make_scratch, 1), all_rows[first:last])
