@@ -14,12 +14,15 @@ import torch
 from torch import fx, nn
 
 from mixplan.compiler.export.context import ExportContext, exporting
+from mixplan.compiler.export.exporter import export
 from mixplan.compiler.export.interfaces import NAME, register_interfaces
+from mixplan.compiler.export.mixing import check_mixing
+from mixplan.compiler.export.positions import rewrite_positions
 from mixplan.compiler.export.rope import patch_rotary
 from mixplan.compiler.export.skeleton import skeleton
 from mixplan.compiler.export.unlift import unlift
 from mixplan.compiler.export.wrapper import DecoderStep
-from mixplan.runtime.errors import UnsupportedError
+from mixplan.compiler.frontends.text import context_length
 
 __all__ = ["CapturedGraph", "capture_decoder"]
 
@@ -44,19 +47,22 @@ def capture_decoder(model: nn.Module) -> CapturedGraph:
     copy.set_experts_implementation(NAME)
     patch_rotary(copy)
     context = ExportContext()
-    tokens, rows = torch.export.Dim("T", min=2, max=_MAX), torch.export.Dim("R", min=1, max=_MAX)
     line = torch.zeros(1, 11, dtype=torch.long)
     args = (line, torch.arange(11)[None], line + 11, torch.arange(3))
-    shapes = ({1: tokens}, {1: tokens}, {1: tokens}, {0: rows})
     with exporting(context), torch.no_grad():
-        program = torch.export.export(DecoderStep(copy, context), args, dynamic_shapes=shapes, strict=False)
+        program = export(DecoderStep(copy, context), args, (_MAX, _longest(model)), context)
     tied = tied_names(model)
     graph = unlift(program, tied, dict(copy.named_buffers()))
+    rewrite_positions(graph)
+    check_mixing(graph, next(n.meta["val"].shape[1] for n in graph.graph.nodes if n.name == "token_ids"))
     names = {node.target for node in graph.graph.nodes if node.op == "get_attr"}
     parameters = tuple(name for name, _ in model.named_parameters() if name in names)
-    if not context.layers:
-        raise UnsupportedError(f"{type(model).__name__} bypasses transformers' attention interface")
     return CapturedGraph(graph, parameters, context.layers, tied)
+
+
+def _longest(model: Any) -> int:
+    """One less than the model's context length: the second try, for models whose code compares T with the size of a table."""
+    return max(64, context_length(model.config.get_text_config()) - 1)
 
 
 def tied_names(model: nn.Module) -> dict[str, str]:

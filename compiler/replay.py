@@ -33,7 +33,9 @@ class Replay(fx.Interpreter):
         self._cache: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         self._positions = self._sequences = torch.zeros(0, dtype=torch.long)
 
-    def step(self, token_ids: Sequence[int], positions: Sequence[int], sequences: Sequence[int], rows: Sequence[int] | None = None) -> Tensor:
+    def step(
+        self, token_ids: Sequence[int], positions: Sequence[int], sequences: Sequence[int], rows: Sequence[int] | None = None
+    ) -> Tensor:
         """Logits f32 [R, V] of `rows` (indices into the step's tokens; all by default)."""
         self._positions, self._sequences = torch.tensor(positions), torch.tensor(sequences)
         largest = {s: max(p for p, t in zip(positions, sequences, strict=True) if t == s) for s in set(sequences)}

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from mixplan.compiler.export.context import ExportContext
+from mixplan.compiler.export.positions import counts_padding
 
 __all__ = ["PREFIX", "DecoderStep"]
 
@@ -23,7 +24,7 @@ class DecoderStep(nn.Module):
         setattr(self, PREFIX, model)
         parameters = inspect.signature(model.forward).parameters
         catch_all = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-        self.takes_positions = "position_ids" in parameters
+        self.takes_positions = "position_ids" in parameters and not counts_padding(model)
         self.takes_rows = "logits_to_keep" in parameters
         self.takes_cache = "use_cache" in parameters or catch_all
         self.context = context

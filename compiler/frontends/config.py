@@ -53,7 +53,8 @@ def load_config(folder: Path) -> Any:
     if quantization := content.get("quantization_config"):
         method = quantization.get("quant_method", "unknown") if isinstance(quantization, dict) else quantization
         raise UnsupportedError(
-            f"{path}: the checkpoint is already quantized ({method})", hint="Compile from the original weights; mixplan quantizes them itself."
+            f"{path}: the checkpoint is already quantized ({method})",
+            hint="Compile from the original weights; mixplan quantizes them itself.",
         )
     content.pop("auto_map", None)
     try:

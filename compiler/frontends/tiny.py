@@ -67,9 +67,6 @@ _SIZES: dict[str, Any] = {
 _SPECIAL: dict[str, dict[str, Any]] = {
     "dots1": {"layer_types": None},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 16},
-    "deepseek_v3": {"head_dim": 8},
-    "youtu": {"head_dim": 8},
-    "axk1": {"head_dim": 8},
 }
 
 
@@ -79,6 +76,9 @@ def tiny_config(model_type: str, **overrides: Any) -> Any:
 
     known = AutoConfig.for_model(model_type).to_dict()
     sizes = {key: value for key, value in _SIZES.items() if key in known and known[key] is not ...}
+    if "kv_lora_rank" in known:
+        # Multi-head latent attention expands keys to all heads, and `head_dim` means the rotary part.
+        sizes |= {"num_key_value_heads": 4, "head_dim": 8}
     return AutoConfig.for_model(model_type, **{**sizes, **_SPECIAL.get(model_type, {}), **overrides})
 
 

@@ -178,7 +178,9 @@ class ConvertedWeights:
         wanted = {**self._parameters, **self.buffers}
         missing = [n for n in wanted if n not in self._group and not any(o in self._group for o in self._ties.get(n, ()))]
         missing = _without(missing, self._model._keys_to_ignore_on_load_missing) if missing else []
-        extra = _without(unknown, [*(self._model._keys_to_ignore_on_load_unexpected or ()), r"rotary_emb\.inv_freq$", r"(^|\.)position_ids$"])
+        extra = _without(
+            unknown, [*(self._model._keys_to_ignore_on_load_unexpected or ()), r"rotary_emb\.inv_freq$", r"(^|\.)position_ids$"]
+        )
         where = self._tensors.folder
         hint = "config.json and the weights disagree: take both from the same revision of the checkpoint."
         if missing:
@@ -187,7 +189,10 @@ class ConvertedWeights:
             stored = next((n for n in (name, *self._ties.get(name, ())) if n in self._group), name)
             if self._shape.get(stored, shape) != shape:
                 file = self._tensors.file(self._group[stored].sources[0][0]).path.name
-                raise CheckpointError(f"{where}: tensor {stored!r} in {file} has shape {list(self._shape[stored])}, but the config asks for {list(shape)}", hint=hint)
+                raise CheckpointError(
+                    f"{where}: tensor {stored!r} in {file} has shape {list(self._shape[stored])}, but the config asks for {list(shape)}",
+                    hint=hint,
+                )
             for source, _ in self._group[stored].sources if stored in self._group else ():
                 entry = self._tensors.entry(source)
                 if name in self._parameters and entry.dtype not in FLOATS:
@@ -215,7 +220,8 @@ def _stacks_experts(converter: Any) -> bool:
     if len(converter.target_patterns) != 1 or not (isinstance(first, MergeModulelist) and first.dim == 0):
         return False
     return all(
-        (isinstance(op, Concatenate | Interleave) and op.dim >= 1) or (isinstance(op, Transpose) and min(op.dim0, op.dim1) >= 1) for op in rest
+        (isinstance(op, Concatenate | Interleave) and op.dim >= 1) or (isinstance(op, Transpose) and min(op.dim0, op.dim1) >= 1)
+        for op in rest
     )
 
 

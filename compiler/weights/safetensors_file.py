@@ -26,7 +26,18 @@ _SIZES = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
     "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1,
 }  # fmt: skip
-_NUMPY = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "?"}
+_NUMPY = {
+    "F64": "<f8",
+    "F32": "<f4",
+    "F16": "<f2",
+    "BF16": "<u2",
+    "I64": "<i8",
+    "I32": "<i4",
+    "I16": "<i2",
+    "I8": "i1",
+    "U8": "u1",
+    "BOOL": "?",
+}
 FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 # The format's own cap on the header.
 _MAX_HEADER = 100_000_000
@@ -101,7 +112,9 @@ class SafetensorsFile:
             raise CheckpointError(f"{self.path}: {size} bytes, too short for a safetensors header (8 bytes and more)", hint=hint)
         length = int.from_bytes(os.pread(self._fd, 8, 0), "little")
         if length > _MAX_HEADER or 8 + length > size:
-            raise CheckpointError(f"{self.path}: the header is said to take {length} bytes, but the file has {size} (cap {_MAX_HEADER})", hint=hint)
+            raise CheckpointError(
+                f"{self.path}: the header is said to take {length} bytes, but the file has {size} (cap {_MAX_HEADER})", hint=hint
+            )
         try:
             header = json.loads(os.pread(self._fd, length, 8).decode("utf-8"), object_pairs_hook=_unique)
         except (UnicodeDecodeError, ValueError, RecursionError) as error:
