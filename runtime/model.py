@@ -27,6 +27,8 @@ from mixplan.runtime.request import Ints, Logits, parse_request
 from mixplan.runtime.trust import trust_digest
 
 if TYPE_CHECKING:
+    from mixplan.runtime.generate import Chunk, Prompt
+    from mixplan.runtime.sampling import SamplingParams
     from mixplan.runtime.text.tokenizer import Tokenizer
 
 __all__ = ["Model", "load"]
@@ -206,11 +208,11 @@ class Model:
         logits: Floats = rows[0]
         return logits
 
-    def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Generate text or token ids, as a stream; see `mixplan.runtime.generate.generate`."""
+    def generate(self, prompt: Prompt, params: SamplingParams | None = None, **settings: Any) -> Iterator[Chunk]:
+        """Generate from one prompt (text, token ids or chat messages), a chunk a token; see `mixplan.runtime.generate.generate`."""
         from mixplan.runtime.generate import generate
 
-        return generate(self, *args, **kwargs)
+        return generate(self, prompt, params, **settings)
 
     def length(self, sequence: int) -> int:
         """Tokens stored of `sequence`; 0 for one never seen."""

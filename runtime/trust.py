@@ -45,36 +45,25 @@ def is_trusted(root: str | os.PathLike[str]) -> tuple[bool, str]:
 
 def trust_digest(digest: str, root: str | os.PathLike[str]) -> tuple[bool, str]:
     """As `is_trusted`, for a plan whose manifest was read already and has this SHA-256."""
-    ledger = ledger_path()
-    if (ledger / digest).is_file():
-        problem = _problem(ledger, forbidden=stat.S_IWGRP | stat.S_IWOTH)
-        if problem:
-            return False, f"the ledger {ledger} {problem}"
-        return True, "it was built on this machine"
-    signature = Path(root) / SIGNATURE
-    if not signature.is_file() or signature.is_symlink() or signature.stat().st_size > 4096:
-        return False, "it was not built on this machine and is not signed"
-    match = _SIGNATURE.fullmatch(signature.read_text(encoding="ascii", errors="replace"))
-    if match is None:
-        return False, f"{SIGNATURE} is malformed"
-    keys, problem = _trusted_keys()
-    for key in keys:
-        if _key_id(key) == match[1]:
-            if hmac.compare_digest(_mac(key, digest), match[2]):
-                return True, f"it is signed with the trusted key {match[1]}"
-            return False, f"its signature by key {match[1]} does not match"
-    return False, problem or f"it is signed with key {match[1]}, which is not in {keys_path()}"
+    try:
+        return _by_ledger(digest) or _by_signature(digest, Path(root) / SIGNATURE)
+    except (OSError, RuntimeError) as error:
+        # No home directory, or one that cannot be read: nothing vouches for the plan.
+        return False, f"the records of trust cannot be read: {error}"
 
 
 def record_trusted(root: str | os.PathLike[str]) -> None:
     """Enter the plan at `root` into the ledger, as one that was built here. OutputError where the ledger cannot be written."""
-    ledger = ledger_path()
     digest = _manifest_digest(Path(root))
     try:
+        ledger = ledger_path()
         ledger.mkdir(parents=True, exist_ok=True, mode=0o700)
         (ledger / digest).touch(mode=0o600)
-    except OSError as error:
-        raise OutputError(f"The ledger of trusted plans {ledger} cannot be written: {error.strerror}.") from error
+    except (OSError, RuntimeError) as error:
+        raise OutputError(
+            f"The ledger of trusted plans cannot be written: {error}.",
+            hint="Set XDG_STATE_HOME to a folder of yours, or load with trust=True.",
+        ) from error
 
 
 def sign(root: str | os.PathLike[str], key: str) -> None:
@@ -92,6 +81,30 @@ def sign(root: str | os.PathLike[str], key: str) -> None:
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise OutputError(f"{target} cannot be written: {error.strerror}.") from error
+
+
+def _by_ledger(digest: str) -> tuple[bool, str] | None:
+    """None where the ledger does not know the plan."""
+    ledger = ledger_path()
+    if not (ledger / digest).is_file():
+        return None
+    problem = _problem(ledger, forbidden=stat.S_IWGRP | stat.S_IWOTH)
+    return (False, f"the ledger {ledger} {problem}") if problem else (True, "it was built on this machine")
+
+
+def _by_signature(digest: str, signature: Path) -> tuple[bool, str]:
+    if signature.is_symlink() or not signature.is_file() or signature.stat().st_size > 4096:
+        return False, "it was not built on this machine and is not signed"
+    match = _SIGNATURE.fullmatch(signature.read_text(encoding="ascii", errors="replace"))
+    if match is None:
+        return False, f"{SIGNATURE} is malformed"
+    keys, problem = _trusted_keys()
+    for key in keys:
+        if _key_id(key) == match[1]:
+            if hmac.compare_digest(_mac(key, digest), match[2]):
+                return True, f"it is signed with the trusted key {match[1]}"
+            return False, f"its signature by key {match[1]} does not match"
+    return False, problem or f"it is signed with key {match[1]}, which is not in {keys_path()}"
 
 
 def _manifest_digest(root: Path) -> str:

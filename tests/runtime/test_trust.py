@@ -101,3 +101,14 @@ def test_bad_key(toy_plan: Path, key: str) -> None:
 def test_no_plan(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="no plan"):
         is_trusted(tmp_path / "nothing")
+
+
+def test_home_that_cannot_be_found(toy_plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setattr(Path, "home", nowhere)
+    assert is_trusted(toy_plan) == (False, "the records of trust cannot be read: Could not determine home directory.")
+    with pytest.raises(OutputError, match="home directory"):
+        record_trusted(toy_plan)
