@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +35,8 @@ def gguf_config(file: GgufFile) -> Any:
         # transformers' reader takes seconds on a vocabulary; it gets the file without.
         file.write_outline(Path(folder) / "model.gguf", longest_list=_LONGEST_LIST)
         try:
-            config = AutoConfig.from_pretrained(folder, gguf_file="model.gguf", local_files_only=True)
+            with _quiet():
+                config = AutoConfig.from_pretrained(folder, gguf_file="model.gguf", local_files_only=True)
         except ValueError as error:
             if "not supported" not in str(error) and "Unrecognized" not in str(error):
                 raise CheckpointError(
@@ -51,6 +55,17 @@ def gguf_config(file: GgufFile) -> Any:
     return config
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without transformers' warning that the vocabulary is not there: `_complete` sees to it."""
+    logger = logging.getLogger("transformers.modeling_gguf_pytorch_utils")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
 def _complete(config: Any, file: GgufFile) -> None:
     """Set what transformers' mapping does not take from the metadata."""
     architecture = file.architecture
@@ -60,9 +75,21 @@ def _complete(config: Any, file: GgufFile) -> None:
             f"{file.path}: a mixture of {experts} experts of architecture {architecture!r}, which transformers reads as a dense model.",
             hint=_REMEDY,
         )
-    embedding = file.tensors.get("token_embd.weight")
-    if file.integer(f"{architecture}.vocab_size") is None and embedding is not None:
-        config.vocab_size = embedding.shape[0]
+    vocab = file.integer(f"{architecture}.vocab_size")
+    if vocab is None and (embedding := file.tensors.get("token_embd.weight")) is not None:
+        vocab = embedding.shape[0]
+    if vocab is not None:
+        config.vocab_size = vocab
+    context = file.integer(f"{architecture}.context_length")
+    if context is not None and hasattr(config, "max_position_embeddings"):
+        config.max_position_embeddings = context
+    for key, name in (
+        ("expert_feed_forward_length", "moe_intermediate_size"),
+        ("expert_shared_feed_forward_length", "shared_expert_intermediate_size"),
+    ):
+        size = file.integer(f"{architecture}.{key}")
+        if size is not None and hasattr(config, name):
+            setattr(config, name, size)
     head_dim = file.integer(f"{architecture}.attention.key_length")
     if head_dim is not None and isinstance(getattr(config, "head_dim", None), int):
         config.head_dim = head_dim
