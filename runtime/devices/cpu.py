@@ -1,0 +1,198 @@
+"""The CPU device: a step is one call into a region's shared library, on a pool of threads that the library keeps."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from math import prod
+
+import numpy as np
+
+from mixplan.runtime.devices.cpu_abi import CreateArgs, StepArgs, attention_layers, region_constants
+from mixplan.runtime.devices.cpu_info import allowed_cores, runnable_levels
+from mixplan.runtime.devices.cpu_library import Library, open_library
+from mixplan.runtime.errors import CapacityError, InternalError, OptionError, RequestError
+from mixplan.runtime.hal import PAGE_SIZE, Array, CacheSpec, DeviceOptions, LoadedRegion, Step, Support
+from mixplan.runtime.plan import Value, dim_value
+from mixplan.runtime.plan_io import LoadedPlan
+
+__all__ = ["CpuDevice"]
+
+_MAX_THREADS = 1024
+# Outputs up to this many bytes lie in memory that is kept; larger ones (logits of a long prompt) are given back after the step.
+_KEPT_OUTPUT = 16 << 20
+_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
+
+
+class CpuDevice:
+    """Runs regions natively. `threads` defaults to the cores that this process may use, `isa` to the best that the CPU has."""
+
+    name = "cpu"
+
+    def __init__(self, options: DeviceOptions) -> None:
+        threads = allowed_cores() if options.threads is None else options.threads
+        if not 1 <= threads <= _MAX_THREADS:
+            raise OptionError(f"threads is {threads}; allowed are 1 to {_MAX_THREADS}.")
+        self._threads = threads
+        self._isa = options.isa
+
+    def supported(self) -> Support:
+        """On Linux, on a CPU that some level is built for."""
+        if not sys.platform.startswith("linux"):
+            return Support(False, f"the CPU device runs on Linux, not on {sys.platform}")
+        levels = runnable_levels()
+        return Support(True, f"runs {levels[0]}") if levels else Support(False, "there are no kernels for this CPU's architecture")
+
+    def load(self, plan: LoadedPlan, region_index: int, caches: CacheSpec) -> LoadedRegion:
+        """See Device.load."""
+        if caches.page_size != PAGE_SIZE:
+            raise InternalError(f"The CPU kernels are built for pages of {PAGE_SIZE} tokens, not {caches.page_size}.")
+        return _CpuRegion(plan, region_index, caches, self._threads, self._isa)
+
+
+def _reserve(size: int, what: str) -> mmap.mmap:
+    """Zeroed memory, page-aligned, that takes room only where it is touched."""
+    try:
+        memory = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE)
+    except (OSError, OverflowError, ValueError) as error:
+        raise CapacityError(f"{size} bytes for {what} cannot be had: {error}.") from error
+    if size >= 4 << 20 and hasattr(mmap, "MADV_HUGEPAGE"):
+        try:
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        except OSError:
+            pass  # only a matter of speed
+    return memory
+
+
+def _address(memory: mmap.mmap) -> int:
+    return np.frombuffer(memory, np.uint8).ctypes.data
+
+
+def _pointers(addresses: Sequence[int]) -> ctypes.Array[ctypes.c_void_p]:
+    return (ctypes.c_void_p * max(len(addresses), 1))(*addresses)
+
+
+class _CpuRegion:
+    def __init__(self, plan: LoadedPlan, region_index: int, caches: CacheSpec, threads: int, isa: str | None) -> None:
+        self._plan = plan
+        region = plan.plan.regions[region_index]
+        self._inputs = [(value, plan.plan.values[value]) for value in region.inputs]
+        self._outputs = [(value, plan.plan.values[value]) for value in region.outputs]
+        self._handle: int | None = None
+        self._library = open_library(plan, region, isa)
+        try:
+            self._create(region_index, caches, threads)
+        except BaseException:
+            self._library.close()
+            raise
+
+    def _create(self, region_index: int, caches: CacheSpec, threads: int) -> None:
+        region, library = self._plan.plan.regions[region_index], self._library
+        functions = library.functions
+        self._threads = threads
+        self._arena = _reserve(library.arena_bytes, "the arena")
+        self._scratch = _reserve(functions.mixplan_scratch_bytes(threads), "scratch")
+        layers = attention_layers(self._plan.plan, region)
+        sizes = [-(-functions.mixplan_kv_page_bytes(k) * caches.pages // mmap.PAGESIZE) * mmap.PAGESIZE for k in range(len(layers))]
+        self._kv_bytes = sum(sizes)
+        self._kv = _reserve(self._kv_bytes, f"a KV cache of {caches.pages} pages")
+        kv = [_address(self._kv) + sum(sizes[:k]) for k in range(len(layers))]
+        # Kept alive, since the library holds their addresses.
+        self._constants = [self._plan.constant(value) for value in region_constants(self._plan.plan, region)]
+        arguments = CreateArgs(
+            threads,
+            _pointers([array.ctypes.data for array in self._constants]),
+            _address(self._arena),
+            _address(self._scratch),
+            _pointers(kv),
+            caches.pages,
+            caches.max_pages_per_sequence,
+            int(os.environ.get("MIXPLAN_PROFILE", "") == "1"),
+        )
+        self._profiled = bool(arguments.profile)
+        self._kept = _reserve(sum(self._kept_size(value) for _, value in self._outputs), "outputs")
+        self._handle = functions.mixplan_create(ctypes.byref(arguments))
+        if not self._handle:
+            raise CapacityError(f"{threads} threads cannot be started.", hint="Load the plan with fewer threads.")
+
+    def _kept_size(self, value: Value) -> int:
+        most = self._plan.plan.max_step_tokens
+        size = prod(dim_value(dim, tokens=most, rows=most) for dim in value.shape) * value.dtype.itemsize
+        return -(-min(size, _KEPT_OUTPUT) // 64) * 64
+
+    @property
+    def isa(self) -> str:
+        """The level in use."""
+        return self._library.level
+
+    def run(self, step: Step, inputs: Mapping[int, Array]) -> dict[int, Array]:
+        """See LoadedRegion.run."""
+        if self._handle is None:
+            raise InternalError("The region is closed.")
+        given = [self._input(step, index, value, inputs) for index, value in self._inputs]
+        made, offset = [], 0
+        for _, value in self._outputs:
+            made.append(self._output(step, value, offset))
+            offset += self._kept_size(value)
+        arrays = [np.ascontiguousarray(a, np.int32) for a in (step.positions, step.sequences, step.sequence_lengths, step.block_tables)]
+        arguments = StepArgs(
+            step.tokens,
+            step.rows,
+            *(array.ctypes.data for array in arrays),
+            _pointers([array.ctypes.data for array in given]),
+            _pointers([array.ctypes.data for array in made]),
+        )
+        status = self._library.functions.mixplan_step(self._handle, ctypes.byref(arguments))
+        if status > 0:
+            node = self._plan.plan.nodes[status - 1]
+            raise RequestError(f"Op {node.op} (node {node.name!r}): an index is out of range.")
+        if status < 0:
+            raise InternalError(f"The kernels refused a step of {step.tokens} tokens and {step.rows} rows.")
+        return {index: array for (index, _), array in zip(self._outputs, made, strict=True)}
+
+    def _shape(self, step: Step, value: Value) -> tuple[int, ...]:
+        return tuple(dim_value(dim, tokens=step.tokens, rows=step.rows) for dim in value.shape)
+
+    def _input(self, step: Step, index: int, value: Value, inputs: Mapping[int, Array]) -> Array:
+        array = np.ascontiguousarray(inputs[index])
+        if array.shape != self._shape(step, value) or array.dtype != value.dtype.numpy:
+            raise InternalError(f"Region input {value.name!r} is {array.dtype} {array.shape}, declared {value.dtype.value} {self._shape(step, value)}.")
+        return array
+
+    def _output(self, step: Step, value: Value, offset: int) -> Array:
+        shape = self._shape(step, value)
+        count = prod(shape)
+        if count * value.dtype.itemsize > _KEPT_OUTPUT:
+            return np.empty(shape, value.dtype.numpy)
+        return np.frombuffer(self._kept, value.dtype.numpy, count=count, offset=offset).reshape(shape) if count else np.empty(shape, value.dtype.numpy)
+
+    def metrics(self) -> dict[str, float]:
+        """Bytes set aside (the system gives memory only for what is touched), and threads."""
+        return {
+            "arena_bytes": float(self._library.arena_bytes),
+            "kv_bytes": float(self._kv_bytes),
+            "scratch_bytes": float(len(self._scratch)),
+            "threads": float(self._threads),
+        }
+
+    def profile(self) -> list[tuple[str, str, float]]:
+        """(op, node, seconds so far) of every op, where the environment had MIXPLAN_PROFILE=1 at load; empty otherwise."""
+        if self._handle is None or not self._profiled:
+            return []
+        nanoseconds, nodes = (ctypes.c_int64 * self._library.ops)(), (ctypes.c_int32 * self._library.ops)()
+        self._library.functions.mixplan_profile(self._handle, nanoseconds, nodes)
+        plan = self._plan.plan
+        return [(plan.nodes[n - 1].op, plan.nodes[n - 1].name, ns / 1e9) for ns, n in zip(nanoseconds, nodes, strict=True)]
+
+    def close(self) -> None:
+        """Stop the threads, unload the library; the memory goes with the last array that shows it."""
+        if self._handle is not None:
+            self._library.functions.mixplan_destroy(self._handle)
+            self._handle = None
+            self._library.close()
+
+    def __del__(self) -> None:
+        self.close()

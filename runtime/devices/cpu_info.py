@@ -1,0 +1,80 @@
+"""What the CPU device must know of the machine: cores it may use, and instruction-set flags."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+__all__ = ["ISA_LEVELS", "IsaLevel", "allowed_cores", "cpu_flags", "isa_level_names", "runnable_levels"]
+
+
+@dataclass(frozen=True)
+class IsaLevel:
+    """One level that kernels are built for: `arch` as in uname, and the flags of /proc/cpuinfo that a CPU must have."""
+
+    name: str
+    arch: str
+    needs: tuple[str, ...] = ()
+
+
+_V3 = ("avx2", "fma", "f16c", "bmi1", "bmi2", "movbe", "abm")
+_V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_vnni")
+# Worst first within an architecture.
+ISA_LEVELS = (
+    IsaLevel("portable", "x86_64"),
+    IsaLevel("x86-64-v3", "x86_64", _V3),
+    IsaLevel("x86-64-v4-vnni", "x86_64", _V4),
+    IsaLevel("x86-64-v4-bf16", "x86_64", (*_V4, "avx512_bf16")),
+    IsaLevel("arm64", "aarch64"),
+)
+
+
+def isa_level_names() -> tuple[str, ...]:
+    """Names of all levels."""
+    return tuple(level.name for level in ISA_LEVELS)
+
+
+@cache
+def cpu_flags() -> tuple[str, ...]:
+    """This CPU's flags as /proc/cpuinfo names them, sorted; () where it cannot be read."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ()
+    for line in text.splitlines():
+        key, _, rest = line.partition(":")
+        if key.strip().lower() in ("flags", "features"):
+            return tuple(sorted(set(rest.split())))
+    return ()
+
+
+@cache
+def runnable_levels() -> tuple[str, ...]:
+    """The levels that this CPU can run, best first."""
+    have, arch = set(cpu_flags()), platform.machine()
+    return tuple(level.name for level in reversed(ISA_LEVELS) if level.arch == arch and have.issuperset(level.needs))
+
+
+def _cgroup_quota() -> float:
+    """CPUs that the cgroup's quota allows, infinity without one."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="utf-8").split()
+        return math.inf if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        pass
+    try:
+        base = Path("/sys/fs/cgroup/cpu")
+        value = int((base / "cpu.cfs_quota_us").read_text(encoding="utf-8"))
+        return math.inf if value <= 0 else value / int((base / "cpu.cfs_period_us").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return math.inf
+
+
+def allowed_cores() -> int:
+    """Cores this process may use at once: its affinity mask, cut to the cgroup's quota, at least 1."""
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, int(min(affinity, _cgroup_quota())))

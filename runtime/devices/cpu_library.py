@@ -1,0 +1,148 @@
+"""A region's shared library: found, loaded and checked. Native code comes from the plan only where the plan is trusted."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from _ctypes import dlclose
+from pathlib import Path
+
+from mixplan.runtime.devices.cpu_abi import ABI_VERSION, CreateArgs, StepArgs, attention_layers, region_constants
+from mixplan.runtime.devices.cpu_info import isa_level_names, runnable_levels
+from mixplan.runtime.errors import OptionError, PlanError, UnsupportedError
+from mixplan.runtime.plan import Region
+from mixplan.runtime.plan_io import LoadedPlan
+
+__all__ = ["Library", "open_library"]
+
+_REBUILD_TIMEOUT = 900  # seconds
+
+
+class Library:
+    """The functions of a loaded region. `level` is its ISA level, `origin` says where it came from."""
+
+    def __init__(self, path: str, level: str, origin: str, descriptor: int = -1) -> None:
+        self.level = level
+        self.origin = origin
+        self._descriptor = descriptor
+        try:
+            self._library: ctypes.CDLL | None = ctypes.CDLL(path)
+        except OSError as error:
+            self._close_descriptor()
+            raise UnsupportedError(f"The {level} kernels cannot be loaded: {error}.") from error
+        library = self._library
+        try:
+            library.mixplan_describe.argtypes = [ctypes.POINTER(ctypes.c_int64)]
+            library.mixplan_describe.restype = None
+            library.mixplan_create.argtypes = [ctypes.POINTER(CreateArgs)]
+            library.mixplan_create.restype = ctypes.c_void_p
+            library.mixplan_step.argtypes = [ctypes.c_void_p, ctypes.POINTER(StepArgs)]
+            library.mixplan_step.restype = ctypes.c_int32
+            library.mixplan_destroy.argtypes = [ctypes.c_void_p]
+            library.mixplan_destroy.restype = None
+            for name in ("mixplan_kv_page_bytes", "mixplan_scratch_bytes"):
+                function = getattr(library, name)
+                function.argtypes, function.restype = [ctypes.c_int64], ctypes.c_int64
+            library.mixplan_profile.argtypes = [ctypes.c_void_p, ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_int32)]
+            library.mixplan_profile.restype = None
+        except AttributeError as error:
+            self.close()
+            raise PlanError(f"The {level} kernels are not a library of mixplan: {error}.") from error
+        facts = (ctypes.c_int64 * 8)()
+        library.mixplan_describe(facts)
+        self.abi, self.arena_bytes, self.constants, self.inputs, self.outputs, self.layers, self.max_tokens, self.ops = facts
+
+    @property
+    def functions(self) -> ctypes.CDLL:
+        """The library; only while it is open."""
+        if self._library is None:
+            raise RuntimeError("the kernel library is closed")
+        return self._library
+
+    def check(self, plan: LoadedPlan, region: Region) -> None:
+        """PlanError where the library was built for another region, plan or version."""
+        expected = (
+            ABI_VERSION,
+            len(region_constants(plan.plan, region)),
+            len(region.inputs),
+            len(region.outputs),
+            len(attention_layers(plan.plan, region)),
+            plan.plan.max_step_tokens,
+        )
+        found = (self.abi, self.constants, self.inputs, self.outputs, self.layers, self.max_tokens)
+        if found != expected or self.arena_bytes < 0:
+            raise PlanError(
+                f"The {self.level} kernels of region {region.name!r} do not belong to it: "
+                f"(ABI, constants, inputs, outputs, attention layers, step tokens) are {found}, not {expected}.",
+                hint="Compile the plan again with this version of mixplan.",
+            )
+
+    def close(self) -> None:
+        """Unload. Handles must have been destroyed."""
+        if self._library is not None:
+            handle, self._library = self._library._handle, None
+            dlclose(handle)
+        self._close_descriptor()
+
+    def _close_descriptor(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def open_library(plan: LoadedPlan, region: Region, isa: str | None) -> Library:
+    """The best library for this CPU, or for the level `isa`.
+
+    From the plan where it is trusted and has one; otherwise compiled anew, by mixplan's own code generator in another process.
+    OptionError for an unknown level, UnsupportedError where this CPU cannot run the level or no library can be had.
+    """
+    runnable = runnable_levels()
+    if isa is not None:
+        if isa not in isa_level_names():
+            raise OptionError(f"there is no ISA level {isa!r}.", hint=f"Levels: {', '.join(isa_level_names())}.")
+        if isa not in runnable:
+            raise UnsupportedError(f"This CPU cannot run kernels of level {isa}.", hint=f"It runs: {', '.join(runnable) or 'none'}.")
+    if not runnable:
+        raise UnsupportedError("There is no kernel level for this CPU's architecture.")
+    wanted = runnable if isa is None else (isa,)
+    library = _from_plan(plan, region, wanted) if plan.trusted else None
+    if library is None:
+        library = _rebuilt(plan, region, wanted[0])
+    try:
+        library.check(plan, region)
+    except PlanError:
+        library.close()
+        raise
+    return library
+
+
+def _from_plan(plan: LoadedPlan, region: Region, levels: tuple[str, ...]) -> Library | None:
+    for level in levels:
+        path = region.kernels.get(level)
+        if path is not None:
+            # What is loaded is what was verified: the file itself could change between the two.
+            descriptor = os.memfd_create(f"mixplan-{level}", os.MFD_CLOEXEC)
+            try:
+                with open(descriptor, "wb", closefd=False) as file:
+                    file.write(plan.read_file(path))
+            except BaseException:
+                os.close(descriptor)
+                raise
+            return Library(f"/proc/self/fd/{descriptor}", level, f"the plan's {level} kernels ({plan.trust_reason})", descriptor)
+    return None
+
+
+def _rebuilt(plan: LoadedPlan, region: Region, level: str) -> Library:
+    why = "has no kernels for this CPU" if plan.trusted else f"is not trusted ({plan.trust_reason})"
+    command = [sys.executable, "-P", "-m", "mixplan.targets.cpu", "rebuild", str(plan.root), "--region", region.name, "--isa", level]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_REBUILD_TIMEOUT, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UnsupportedError(f"The plan {why}, and its kernels cannot be compiled here: {error}.") from error
+    path = Path(done.stdout.strip().splitlines()[-1]) if done.returncode == 0 and done.stdout.strip() else None
+    if path is None or not path.is_file():
+        words = " ".join(done.stderr.split())[-600:]
+        raise UnsupportedError(f"The plan {why}, and its kernels cannot be compiled here: {words}")
+    return Library(str(path), level, f"compiled here for {level}, since the plan {why}")

@@ -1,0 +1,79 @@
+"""What a target is: the compile half of a piece of hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias, runtime_checkable
+
+from mixplan.runtime.plan import Node, Plan, Region, Value
+
+__all__ = ["Capabilities", "CompileOptions", "CompiledRegion", "Metadata", "Support", "Target"]
+
+Metadata: TypeAlias = dict[str, str | int | float | list[str]]
+
+
+@dataclass(frozen=True)
+class Support:
+    """An answer and, where it is no, the reason."""
+
+    ok: bool
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a target can do, as the placement pass and `mixplan targets` see it.
+
+    available says whether this machine can compile for the target (not whether it can run the result), `reason` why not.
+    levels are the names of the binaries it can make, best last; formats the weight formats; activations the activation formats.
+    """
+
+    name: str
+    available: Support
+    levels: tuple[str, ...] = ()
+    formats: tuple[str, ...] = ()
+    activations: tuple[str, ...] = ()
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """How to compile a region.
+
+    levels: the binaries wanted, () for all that the target makes by default. jobs: compilers to run at once.
+    """
+
+    levels: tuple[str, ...] = ()
+    jobs: int = 2
+
+
+@dataclass(frozen=True)
+class CompiledRegion:
+    """A region's binaries by level, the source they were made from ("" if none), and facts for the report."""
+
+    kernels: dict[str, bytes] = field(default_factory=dict)
+    source: str = ""
+    metadata: Metadata = field(default_factory=dict)
+
+
+@runtime_checkable
+class Target(Protocol):
+    """The compile half of a piece of hardware. Its run half is the device of the same name in `mixplan.runtime.devices`."""
+
+    name: str
+
+    def capabilities(self) -> Capabilities:
+        """What the target can do on this machine."""
+
+    def supports(self, node: Node, values: Sequence[Value]) -> Support:
+        """Whether the target runs `node`; `values` are all values of the plan, indexed by the node's inputs and outputs."""
+
+    def compile(self, plan: Plan, region: Region, options: CompileOptions) -> CompiledRegion:
+        """Compile nodes [region.start, region.stop) of `plan`, whose constants need not be on disk yet.
+
+        Raises UnsupportedError naming the node where `supports` would have said no, MissingExtraError where there is no compiler.
+        """

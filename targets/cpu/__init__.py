@@ -1,0 +1,1 @@
+"""The CPU target: C++ rendered from templates, compiled to a plain-C-ABI library per ISA level."""

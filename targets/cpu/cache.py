@@ -1,0 +1,67 @@
+"""Compiled kernels by what they were made from, in $XDG_CACHE_HOME/mixplan (default ~/.cache/mixplan).
+
+A library is native code, so the cache must belong to the user: one that others may write to is not used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from mixplan.runtime.errors import OutputError
+
+__all__ = ["cache_root", "cached_kernel", "kernel_key"]
+
+
+def cache_root() -> Path:
+    """The directory of all caches of mixplan."""
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(given) if given.startswith("/") else Path.home() / ".cache") / "mixplan"
+
+
+def kernel_key(source: str, flags: Sequence[str], compiler: str) -> str:
+    """SHA-256 over everything that the library's bytes depend on."""
+    digest = hashlib.sha256()
+    for part in (compiler, *flags, source):
+        data = part.encode("utf-8")
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.hexdigest()
+
+
+def _folder() -> Path:
+    folder = cache_root() / "kernels"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        status = folder.stat()
+    except OSError as error:
+        raise OutputError(f"The kernel cache {folder} cannot be made: {error.strerror}.", hint="Set XDG_CACHE_HOME to a folder of yours.") from error
+    if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise OutputError(
+            f"The kernel cache {folder} belongs to another user or can be written by others, so its libraries cannot be trusted.",
+            hint="Set XDG_CACHE_HOME to a folder of yours, or correct the owner and mode.",
+        )
+    return folder
+
+
+def cached_kernel(key: str, make: Callable[[], bytes]) -> Path:
+    """The path of library `key`, made and stored first where it is not there. A reader never sees half a file."""
+    path = _folder() / f"{key}.so"
+    if path.exists():
+        return path
+    data = make()
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{key[:16]}-")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise OutputError(f"The kernel cache {path.parent} cannot be written: {error.strerror}.") from error
+    return path

@@ -1,0 +1,1 @@
+"""Emitters, one op family a file; `table.py` lists them."""

@@ -1,0 +1,56 @@
+"""Attention over the paged KV cache: the step's keys and values are appended, then read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mixplan.runtime.dtypes import DType
+from mixplan.runtime.plan import Node, Value
+from mixplan.targets.cpu.codegen.builder import ALWAYS_PARALLEL, Builder
+from mixplan.targets.cpu.codegen.ops.common import integer, number, text
+from mixplan.targets.cpu.codegen.ref import Buffer
+from mixplan.targets.cpu.codegen.types import literal
+from mixplan.targets.cpu.codegen.writer import Writer
+
+__all__ = ["check_attention", "emit_attention"]
+
+_MASKS = {"causal": "kMaskCausal", "chunked": "kMaskChunked"}
+_STORAGE = {DType.f32: "Kv::F32", DType.f16: "Kv::F16"}
+
+
+def check_attention(node: Node, values: Sequence[Value]) -> str:
+    """Why the attention kernels cannot run the node."""
+    if text(node, "mask", "causal") not in _MASKS:
+        return f"mask {text(node, 'mask')!r} has no kernel; there are {', '.join(_MASKS)}"
+    return ""
+
+
+def emit_attention(builder: Builder, node: Node, index: int) -> None:
+    """Two ops with the same arguments and a barrier between; both must see every thread of the pool."""
+    q, k, v = (builder.last_contiguous(builder.ref(value), index) for value in node.inputs[:3])
+    optional = [builder.optional(node, position) for position in (3, 4)]
+    sinks, slopes = (None if ref is None else builder.contiguous(ref, index) for ref in optional)
+    y = builder.output(node.outputs[0])
+    layer = integer(node, "layer")
+    slot = builder.layers.index(layer)
+    heads = f"{q.shape[-2]}, {k.shape[-2]}, {k.shape[-1]}, {v.shape[-1]}"
+    storage = _STORAGE[builder.plan.attention[layer].dtype]
+    builder.kv[slot] = f"kv_bytes_per_page<{k.shape[-2]}, {k.shape[-1]}, {v.shape[-1]}, {storage}>()"
+    for kernel in ("attention_append", "attention"):
+        w = Writer()
+        w.use("kernels/attention.h")
+        w.line("AttentionArgs a{};")
+        for name, ref in (("q", q), ("k", k), ("v", v)):
+            w.line(f"a.{name} = {w.pointer(ref)}; a.ld{name} = {ref.strides[-3]}; a.ld{name}_head = {ref.strides[-2]};")
+        for name, extra in (("sinks", sinks), ("slopes", slopes)):
+            if extra is not None:
+                w.line(f"a.{name} = {w.pointer(extra)};")
+        w.line(f"a.y = {w.pointer(y, write=True)}; a.ldy = {y.strides[-3]}; a.ldy_head = {y.strides[-2]};")
+        w.line("a.positions = c.step->positions; a.slots = c.step->slots; a.block_tables = c.step->block_tables;")
+        w.line(f"a.max_pages = c.max_pages; a.pages = c.pages; a.cache = {w.raw(Buffer('kv', slot), write=True)}; a.t = {q.shape[-3]};")
+        softcap = literal(number(node, "softcap"), DType.f32)
+        w.line(f"a.scale = {literal(number(node, 'scale'), DType.f32)}; a.softcap = {softcap};")
+        w.line(f"a.window = {integer(node, 'window')}; a.mask = {_MASKS[text(node, 'mask', 'causal')]}; a.scratch = c.scratch;")
+        w.line(f"{kernel}<{heads}, {storage}>(a, c.tid, c.nt);")
+        w.scratch.append(f"attention_scratch<{heads}>(nt, {builder.plan.max_step_tokens})")
+        builder.emit(w, index, ALWAYS_PARALLEL)

@@ -1,0 +1,164 @@
+"""Products with packed weights: linear, linear_q, gated_linear, gated_linear_q, grouped_linear, and the embedding look-up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mixplan.runtime.dtypes import DType
+from mixplan.runtime.plan import Node, Value
+from mixplan.targets.cpu.codegen.builder import Builder
+from mixplan.targets.cpu.codegen.ops.common import integer, text
+from mixplan.targets.cpu.codegen.pointwise import Statement, write_nest
+from mixplan.targets.cpu.codegen.poly import ONE, ZERO, Poly, product
+from mixplan.targets.cpu.codegen.ref import Ref
+from mixplan.targets.cpu.codegen.writer import Writer
+
+__all__ = ["check_weight", "emit_embedding", "emit_grouped", "emit_linear", "emit_linear_q", "wide_ids"]
+
+_FORMATS = {"f32": "Fmt::F32", "bf16": "Fmt::BF16", "i8": "Fmt::I8", "i4": "Fmt::I4"}
+_ACTIVATIONS = {"f32": "Act::F32", "bf16": "Act::BF16"}
+_FUNCTIONS = {
+    "silu": "Fn::Silu",
+    "gelu": "Fn::Gelu",
+    "gelu_tanh": "Fn::GeluTanh",
+    "relu": "Fn::Relu",
+    "relu2": "Fn::Relu2",
+    "sigmoid": "Fn::Sigmoid",
+    "tanh": "Fn::Tanh",
+}
+
+
+def check_weight(node: Node, values: Sequence[Value]) -> str:
+    """Why the kernels have no form for the node's format or activation, "" if they have."""
+    if text(node, "format") not in _FORMATS:
+        return f"weight format {text(node, 'format')!r} has no kernel; there are {', '.join(_FORMATS)}"
+    if text(node, "format") in ("f32", "bf16") and node.op.endswith("_q"):
+        return f"{node.op} needs an i8 or i4 weight, not {text(node, 'format')}"
+    if node.op.startswith("gated") and text(node, "activation") not in _FUNCTIONS:
+        return f"activation {text(node, 'activation')!r} has no kernel; there are {', '.join(_FUNCTIONS)}"
+    if text(node, "activation_dtype", "f32") not in _ACTIVATIONS and not node.op.endswith("_q"):
+        return f"activation_dtype {text(node, 'activation_dtype')!r} has no kernel; there are {', '.join(_ACTIVATIONS)}"
+    return ""
+
+
+def _weight(builder: Builder, node: Node, first: int, index: int, w: Writer) -> str:
+    """Assign w, scales and zeros, which are inputs first, first + 1, first + 2; returns the leading template arguments."""
+    parts = [builder.optional(node, first + i) for i in range(3)]
+    for name, ref in zip(("w", "scales", "zeros"), parts, strict=True):
+        if ref is None:
+            continue
+        if ref.literal:
+            ref = builder.contiguous(ref, index)
+        w.line(f"a.{name} = {w.pointer(ref)};")
+    return f"{_FORMATS[text(node, 'format')]}, {'false' if parts[2] is None else 'true'}"
+
+
+def _bias(builder: Builder, ref: Ref | None, index: int, w: Writer) -> None:
+    if ref is not None:
+        w.line(f"a.bias = {w.pointer(builder.contiguous(ref, index))};")
+
+
+def _result(builder: Builder, node: Node, residual: Ref | None, index: int, w: Writer, header: str) -> tuple[Ref, Poly]:
+    """Assign y, its row count and the residual; returns y and the number of rows."""
+    y = builder.output(node.outputs[0])
+    w.use(header)
+    m, n = product(y.shape[:-1]), integer(node, "rows")
+    if residual is not None:
+        residual, ldr = builder.rows(residual, index)
+        w.line(f"a.residual = {w.pointer(residual)}; a.ldr = {ldr};")
+    w.line(f"a.y = {w.pointer(y, write=True)}; a.ldy = {n}; a.m = {m}; a.n = {n}; a.scratch = c.scratch;")
+    w.scratch.append(f"linear_scratch(nt, {integer(node, 'columns')})")
+    return y, m
+
+
+def emit_linear(builder: Builder, node: Node, index: int) -> None:
+    """linear and gated_linear with f32 or bf16 activations."""
+    gated = node.op == "gated_linear"
+    x, ldx = builder.rows(builder.ref(node.inputs[0]), index)
+    residual = None if gated else builder.optional(node, 5)
+    bias = builder.optional(node, 4)
+    w = Writer()
+    w.line("LinearArgs a{};")
+    w.line(f"a.x = {w.pointer(x)}; a.ldx = {ldx};")
+    arguments = _weight(builder, node, 1, index, w)
+    _bias(builder, bias, index, w)
+    _, m = _result(builder, node, residual, index, w, "kernels/linear.h")
+    k, n = integer(node, "columns"), integer(node, "rows")
+    arguments += f", {k}, {integer(node, 'group_size')}, {_ACTIVATIONS[text(node, 'activation_dtype', 'f32')]}"
+    if gated:
+        arguments += f", {_FUNCTIONS[text(node, 'activation')]}"
+    w.line(f"{node.op}<{arguments}>(a, c.tid, c.nt);")
+    builder.emit(w, index, m * (max(n * k // 8, 1) * (2 if gated else 1)))
+
+
+def emit_linear_q(builder: Builder, node: Node, index: int) -> None:
+    """linear_q and gated_linear_q, whose activations are int8 with scales and sums."""
+    gated = node.op == "gated_linear_q"
+    q, ldq = builder.rows(builder.ref(node.inputs[0]), index)
+    scales, ldg = builder.rows(builder.ref(node.inputs[1]), index)
+    sums, lds = builder.rows(builder.ref(node.inputs[2]), index)
+    if lds != ldg:
+        scales, sums, ldg = builder.contiguous(scales, index), builder.contiguous(sums, index), scales.shape[-1]
+    residual = None if gated else builder.optional(node, 7)
+    bias = builder.optional(node, 6)
+    w = Writer()
+    w.line("LinearQArgs a{};")
+    w.line(f"a.q = {w.pointer(q)}; a.ldq = {ldq}; a.q_scales = {w.pointer(scales)}; a.q_sums = {w.pointer(sums)}; a.ldg = {ldg};")
+    arguments = _weight(builder, node, 3, index, w)
+    _bias(builder, bias, index, w)
+    _, m = _result(builder, node, residual, index, w, "kernels/linear_q.h")
+    k, n = integer(node, "columns"), integer(node, "rows")
+    arguments += f", {k}, {integer(node, 'group_size')}"
+    if gated:
+        arguments += f", {_FUNCTIONS[text(node, 'activation')]}"
+    w.line(f"{node.op}<{arguments}>(a, c.tid, c.nt);")
+    builder.emit(w, index, m * (max(n * k // 16, 1) * (2 if gated else 1)))
+
+
+def wide_ids(builder: Builder, value: int, index: int) -> Ref:
+    """An index tensor as contiguous i64."""
+    ids = builder.ref(value)
+    if ids.dtype is DType.i64:
+        return builder.contiguous(ids, index)
+    wide = builder.temporary(DType.i64, ids.shape)
+    w = Writer()
+    write_nest(w, ids.shape, [ids], [Statement("v0", DType.i64, "(int64_t)x0")], [("v0", wide)])
+    builder.emit(w, index, ids.size)
+    return wide
+
+
+def emit_grouped(builder: Builder, node: Node, index: int) -> None:
+    """grouped_linear: x [T, J or 1, K], expert_ids [T, J]."""
+    x = builder.last_contiguous(builder.ref(node.inputs[0]), index)
+    ids = wide_ids(builder, node.inputs[1], index)
+    bias = builder.optional(node, 5)
+    y = builder.output(node.outputs[0])
+    t, j = ids.shape[-2], ids.shape[-1]
+    stride_j = ZERO if x.shape[-2] == ONE and j != ONE else x.strides[-2]
+    k, n, experts = integer(node, "columns"), integer(node, "rows"), integer(node, "experts")
+    w = Writer()
+    w.use("kernels/grouped_linear.h")
+    w.line("GroupedLinearArgs a{};")
+    w.line(f"a.x = {w.pointer(x)}; a.ldx_t = {x.strides[-3]}; a.ldx_j = {stride_j}; a.ids = {w.pointer(ids)};")
+    arguments = _weight(builder, node, 2, index, w)
+    _bias(builder, bias, index, w)
+    w.line(f"a.y = {w.pointer(y, write=True)}; a.t = {t}; a.j = {j}; a.n = {n}; a.experts = {experts}; a.scratch = c.scratch;")
+    most = (t * j).at(builder.plan.max_step_tokens, builder.plan.max_step_tokens)
+    w.scratch.append(f"grouped_linear_scratch(nt, {k}, {most}, {experts})")
+    w.line(f"grouped_linear<{arguments}, {k}, {integer(node, 'group_size')}>(a, c.tid, c.nt);")
+    builder.emit(w, index, t * j * max(n * k // 8, 1))
+
+
+def emit_embedding(builder: Builder, node: Node, index: int) -> None:
+    """Rows of a packed weight, unpacked to f32."""
+    ids = wide_ids(builder, node.inputs[0], index)
+    y = builder.output(node.outputs[0])
+    k = integer(node, "columns")
+    w = Writer()
+    w.use("kernels/embedding.h")
+    w.line("EmbeddingArgs a{};")
+    w.line(f"a.ids = {w.pointer(ids)};")
+    arguments = _weight(builder, node, 1, index, w)
+    w.line(f"a.y = {w.pointer(y, write=True)}; a.ldy = {k}; a.m = {ids.size}; a.rows = {integer(node, 'rows')};")
+    w.line(f"embedding<{arguments}, {k}, {integer(node, 'group_size')}>(a, c.tid, c.nt);")
+    builder.emit(w, index, ids.size * k)

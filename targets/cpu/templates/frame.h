@@ -1,0 +1,82 @@
+// The frame around the kernels of a region: what the loader passes in, what every op's function is called with, and how work is shared out.
+#pragma once
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+namespace mp {
+
+// What the loader gives once. The order of the arrays is fixed by runtime/devices/cpu_abi.py.
+struct CreateArgs {
+  int64_t threads;
+  void* const* constants;
+  uint8_t* arena;    // 64-byte aligned, arena_bytes
+  uint8_t* scratch;  // 64-byte aligned, mixplan_scratch_bytes(threads)
+  void* const* kv;   // one storage for each attention layer of the region
+  int64_t pages;
+  int64_t max_pages;
+  int64_t profile;   // 1: count nanoseconds of every op
+};
+
+// What the loader gives each step.
+struct StepArgs {
+  int64_t tokens, rows;
+  const int32_t* positions;  // [T]
+  const int32_t* slots;      // [T]
+  const int32_t* lengths;    // [T]
+  const int32_t* block_tables;
+  void* const* inputs;
+  void* const* outputs;
+};
+
+// What an op's function is called with, on every thread.
+struct Call {
+  void* const* p;  // the op's operands
+  int64_t T, R;
+  int tid, nt;
+  int32_t node;
+  int32_t* error;
+  void* scratch;
+  const StepArgs* step;
+  int64_t pages, max_pages;
+};
+
+struct Op {
+  void (*run)(const Call&);
+  int32_t operands;  // index of its first operand
+  int32_t node;      // 1 + index of the node in the plan
+  int64_t w0, wt, wr, wtt;  // work = w0 + wt*T + wr*R + wtt*T*T, in element operations
+};
+
+// Where an operand lies: constants, region inputs and outputs by index, the arena at a byte offset, KV storage by layer.
+enum Kind : int32_t { kArena, kConst, kInput, kOutput, kKv };
+struct Operand {
+  Kind kind;
+  int32_t index;
+  int64_t offset;
+};
+
+// The share of [0, n) that thread tid takes, in multiples of `grain` (the last share may end on n).
+static inline void share(int64_t n, int64_t grain, int tid, int nt, int64_t* lo, int64_t* hi) {
+  const int64_t blocks = (n + grain - 1) / grain;
+  const int64_t a = blocks * tid / nt * grain, b = blocks * (tid + 1) / nt * grain;
+  *lo = a < n ? a : n;
+  *hi = b < n ? b : n;
+}
+
+// Report an index out of range in this op. The step goes on without the access and then returns the first such node.
+static inline void fail(const Call& c) {
+  int32_t none = 0;
+  __atomic_compare_exchange_n(c.error, &none, c.node, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+}
+
+// A normalised index (negative ones count from the end), or -1 after reporting it.
+static inline int64_t checked(const Call& c, int64_t i, int64_t n) {
+  const int64_t k = i < 0 ? i + n : i;
+  if (k >= 0 && k < n) return k;
+  fail(c);
+  return -1;
+}
+
+}  // namespace mp
