@@ -22,12 +22,13 @@ from mixplan.runtime.safetensors_header import Header
 __all__ = ["check_decoder", "check_plan", "check_tensors"]
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_LABEL = re.compile(r"[A-Za-z0-9_.:+-]{1,80}")
+_LABEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:+-]{0,79}")
 
 
 def check_plan(plan: Plan) -> None:
     """Check everything that the parsed plan alone can show. `files` may still be empty only if no region or constant names a file."""
     check_model(plan)
+    _check_names(plan)
     for path, entry in plan.files.items():
         _check_file(path, entry)
     check_values(plan)
@@ -61,6 +62,21 @@ def check_tensors(plan: Plan, headers: Mapping[str, Header]) -> None:
             raise PlanError(f"{where} is {value.dtype.value}, but tensor {place.key!r} of {place.file} is {held.dtype.value}.")
         if (header.data_start + place.offset) % value.dtype.itemsize:
             raise PlanError(f"{where}: offset {place.offset} in {place.file} is not aligned to its {value.dtype.itemsize}-byte elements.")
+
+
+def _check_names(plan: Plan) -> None:
+    """Names go to terminals and into generated source, so they are printable; those of regions also name files."""
+    for region in plan.regions:
+        for what, name in (("name", region.name), ("device", region.device)):
+            if not _LABEL.fullmatch(name):
+                raise PlanError(
+                    f"A region has the {what} {name[:80]!r}; allowed are 1 to 80 letters, digits and _ . : + -, "
+                    "beginning with a letter, a digit or _."
+                )
+    named = (("plan", plan.name), ("architecture", plan.model.architecture), *(("value", value.name) for value in plan.values))
+    for what, name in (*named, *(("node", text) for node in plan.nodes for text in (node.name, node.op, node.origin, node.rule))):
+        if not name.isprintable():
+            raise PlanError(f"A {what} has the name {name[:80]!r}; names must be printable.")
 
 
 def _check_file(path: str, entry: FileEntry) -> None:
