@@ -270,11 +270,21 @@ def targets(as_json: bool) -> None:
         return
     hardware = _table("This machine", "fact", "value")
     for key, value in data["hardware"].items():
-        hardware.add_row(key, " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value))
-    table = _table("\nTargets", "target", "compiles", "runs", "reason")
+        hardware.add_row(key, _fact(key, value))
+    table = _table("\nTargets", "target", "compiles", "runs", "levels", "formats", "notes")
     for row in data["targets"]:
-        table.add_row(row["name"], "yes" if row["compiles"] else "no", "yes" if row["runs"] else "no", row["reason"])
+        notes = "; ".join(filter(None, [row["reason"], *(f"{key}: {text}" for key, text in row["notes"].items())]))
+        yes_no = ["yes" if row[key] else "no" for key in ("compiles", "runs")]
+        table.add_row(row["name"], *yes_no, " ".join(row["levels"]), " ".join(row["formats"]), notes)
     _show(hardware, table)
+
+
+def _fact(key: str, value: Any) -> str:
+    if key == "caches":
+        return ", ".join(f"L{c['level']} {c['kind']} {c['size'] / 1024:,.0f} KiB (shared by {c['shared_by']})" for c in value)
+    if key.startswith("memory"):
+        return f"{value / (1 << 30):.1f} GiB"
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 @main.command()
