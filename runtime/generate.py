@@ -198,7 +198,7 @@ class _Request:
     @property
     def pending(self) -> int:
         """Prompt tokens that no step has taken yet."""
-        return len(self.prompt) - self.cached
+        return max(0, len(self.prompt) - self.cached)
 
     def accept(self, token: int, elapsed: float) -> Chunk:
         """Take the sampled token; decide whether it is the last."""
