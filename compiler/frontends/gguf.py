@@ -17,7 +17,7 @@ from mixplan.compiler.frontends.text import model_record
 from mixplan.compiler.tokenizer.gguf import gguf_text_assets
 from mixplan.compiler.weights.gguf import GgufWeights
 from mixplan.compiler.weights.gguf_file import GgufFile
-from mixplan.runtime.errors import CheckpointError, MissingExtraError
+from mixplan.runtime.errors import CheckpointError, MissingExtraError, MixplanError
 
 __all__ = ["GgufCheckpoint"]
 
@@ -35,7 +35,7 @@ class GgufCheckpoint:
         try:
             self.config: Any = gguf_config(self.file)
             self.assets = gguf_text_assets(self.file)
-            self.model: Any = build_model(self.config)
+            self.model: Any = _build(self.config, path)
             self.weights = GgufWeights(self.model, self.file)
             _scale_frequencies(self.model, self.file)
         except BaseException:
@@ -64,6 +64,18 @@ class GgufCheckpoint:
         with self.path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         return Source("gguf", self.path.stem, {self.path.name: digest})
+
+
+def _build(config: Any, path: Path) -> Any:
+    try:
+        return build_model(config)
+    except MixplanError:
+        raise
+    except Exception as error:  # sizes that do not go together fail anywhere in a model's constructors
+        raise CheckpointError(
+            f"{path}: no {config.model_type!r} model can be made of its metadata: {type(error).__name__}: {error}.",
+            hint="Convert the model to GGUF again.",
+        ) from error
 
 
 def _scale_frequencies(model: Any, file: GgufFile) -> None:

@@ -80,6 +80,9 @@ def _complete(config: Any, file: GgufFile) -> None:
         vocab = embedding.shape[0]
     if vocab is not None:
         config.vocab_size = vocab
+        # An id of the config class's own default, beyond this vocabulary.
+        if isinstance(getattr(config, "pad_token_id", None), int) and config.pad_token_id >= vocab:
+            config.pad_token_id = None
     context = file.integer(f"{architecture}.context_length")
     if context is not None and hasattr(config, "max_position_embeddings"):
         config.max_position_embeddings = context

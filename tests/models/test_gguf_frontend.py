@@ -45,6 +45,8 @@ _DENSE = {
 }
 _QKV_BIAS = {"attn_q.bias": (64,), "attn_k.bias": (32,), "attn_v.bias": (32,)}
 
+_NORM_BIAS = {"output_norm.bias": (64,), "attn_norm.bias": (64,), "ffn_norm.bias": (64,)}
+
 
 def _without(names: dict[str, Any], *drop: str) -> dict[str, Any]:
     return {name: value for name, value in names.items() if name not in drop}
@@ -79,6 +81,55 @@ _MODELS: dict[str, tuple[dict[str, Any], dict[str, tuple[int, ...]]]] = {
             "ffn_up.bias": (256,),
             "ffn_down.weight": (64, 256),
             "ffn_down.bias": (64,),
+        },
+    ),
+    "phi3": (
+        {"attention.sliding_window": 128},
+        {
+            **{name: shape for name, shape in _DENSE.items() if "attn_" not in name and "ffn_" not in name},
+            "attn_norm.weight": (64,),
+            "attn_qkv.weight": (128, 64),
+            "attn_output.weight": (64, 64),
+            "ffn_norm.weight": (64,),
+            "ffn_up.weight": (192, 64),
+            "ffn_down.weight": (64, 96),
+        },
+    ),
+    "stablelm": ({"attention.layer_norm_epsilon": 1e-5, "rope.dimension_count": 4}, {**_DENSE, **_NORM_BIAS, **_QKV_BIAS}),
+    "starcoder2": (
+        {"attention.layer_norm_epsilon": 1e-5},
+        {
+            **_without(_DENSE, "output.weight", "ffn_gate.weight"),
+            **_NORM_BIAS,
+            **_QKV_BIAS,
+            "attn_output.bias": (64,),
+            "ffn_up.bias": (96,),
+            "ffn_down.bias": (64,),
+        },
+    ),
+    "qwen2moe": (
+        {"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 32, "expert_shared_feed_forward_length": 96},
+        {
+            **_without(_DENSE, "ffn_gate.weight", "ffn_up.weight", "ffn_down.weight"),
+            **_QKV_BIAS,
+            "ffn_gate_inp.weight": (4, 64),
+            "ffn_gate_inp_shexp.weight": (64,),
+            "ffn_gate_exps.weight": (4, 32, 64),
+            "ffn_up_exps.weight": (4, 32, 64),
+            "ffn_down_exps.weight": (4, 64, 32),
+            "ffn_gate_shexp.weight": (96, 64),
+            "ffn_up_shexp.weight": (96, 64),
+            "ffn_down_shexp.weight": (64, 96),
+        },
+    ),
+    "gemma3": (
+        {"attention.key_length": 16, "attention.sliding_window": 64},
+        {
+            **_without(_DENSE, "output.weight"),
+            "post_attention_norm.weight": (64,),
+            "post_ffw_norm.weight": (64,),
+            "attn_q_norm.weight": (16,),
+            "attn_k_norm.weight": (16,),
         },
     ),
     "qwen3moe": (
@@ -196,6 +247,28 @@ def test_rope_scaling_of_the_metadata(tmp_path: Path) -> None:
     torch.testing.assert_close(scaled.model.model.rotary_emb.inv_freq, plain.model.model.rotary_emb.inv_freq / 4)
 
 
+def test_phi3_long_factors(tmp_path: Path) -> None:
+    long, short = np.linspace(2, 9, 8, dtype=np.float32), np.linspace(1, 1.5, 8, dtype=np.float32)
+    path = write_gguf(
+        tmp_path / "x.gguf",
+        "phi3",
+        extra={"rope.scaling.original_context_length": 128},
+        more={"rope_factors_long.weight": long, "rope_factors_short.weight": short},
+    )
+    checkpoint = GgufCheckpoint(path)
+    rope = checkpoint.config.rope_parameters
+    assert rope["rope_type"] == "longrope" and rope["original_max_position_embeddings"] == 128
+    plain = GgufCheckpoint(write_gguf(tmp_path / "plain.gguf", "phi3")).model.model.rotary_emb.inv_freq
+    torch.testing.assert_close(checkpoint.model.model.rotary_emb.inv_freq, plain / torch.from_numpy(short))
+    assert checkpoint.config.sliding_window == 128
+    checkpoint.capture()
+
+
+def test_partial_rotary_of_the_metadata(tmp_path: Path) -> None:
+    checkpoint = GgufCheckpoint(write_gguf(tmp_path / "x.gguf", "stablelm"))
+    assert checkpoint.model.model.rotary_emb.inv_freq.shape == (2,)
+
+
 def test_unknown_rope_scaling_is_refused(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "x.gguf", "llama", extra={"rope.scaling.type": "spiral", "rope.scaling.factor": 4.0})
     with pytest.raises(UnsupportedError, match="'spiral'"):
@@ -211,6 +284,12 @@ def test_missing_tensor(tmp_path: Path) -> None:
 def test_config_that_disagrees_with_the_tensors(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "x.gguf", "llama", extra={"feed_forward_length": 128})
     with pytest.raises(CheckpointError, match=r"ffn_gate.*\[96, 64\].*\[128, 64\]"):
+        GgufCheckpoint(path)
+
+
+def test_metadata_that_make_no_model(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "x.gguf", "llama", extra={"attention.head_count": 0})
+    with pytest.raises(CheckpointError, match="metadata"):
         GgufCheckpoint(path)
 
 
