@@ -79,4 +79,5 @@ def f32_to_bf16(x: NDArray[np.float32]) -> NDArray[np.uint16]:
     nan = np.isnan(x)
     if nan.any():
         rounded = np.where(nan, np.uint16(0x7FC0), rounded)
-    return rounded
+    # A scalar array comes back as one: ascontiguousarray gave it a dim.
+    return rounded.reshape(np.shape(x))
