@@ -96,7 +96,7 @@ class _ReferenceRegion:
                     tap(declared.name, array)
             for value in operation.dead:
                 del live[value]
-        return {value: np.ascontiguousarray(live[value]) for value in self._outputs}
+        return {value: np.asarray(live[value], order="C") for value in self._outputs}
 
     def _compute(self, operation: _Operation, step: Step, arguments: list[Array | None]) -> list[Array]:
         node = operation.node
