@@ -9,6 +9,7 @@ from typing import Literal, Protocol, TypeAlias
 from torch import fx
 
 from mixplan.passes.decision import LayerDecision
+from mixplan.passes.precision.effective_bits import LayerSize
 from mixplan.passes.precision.overrides import Override
 from mixplan.passes.precision.schemes import Scheme, parse_scheme
 from mixplan.passes.rejections import Rejections
@@ -64,7 +65,7 @@ class PassOptions:
 class PassContext:
     """What passes share, explicitly. Options and `supports` come in; rejections, decisions and placements are gathered.
 
-    `tied` maps a parameter's other names to the one that the graph uses. `decisions` holds one record per layer, by layer name.
+    `tied` maps a parameter's other names to the one that the graph uses. `decisions` and `sizes` hold one record per layer, by layer name.
     """
 
     options: PassOptions = field(default_factory=PassOptions)
@@ -72,6 +73,7 @@ class PassContext:
     supports: Supports | None = None
     rejections: Rejections = field(default_factory=Rejections)
     decisions: dict[str, LayerDecision] = field(default_factory=dict)
+    sizes: dict[str, LayerSize] = field(default_factory=dict)
     placements: list[Placement] = field(default_factory=list)
 
 

@@ -76,8 +76,8 @@ class Rewriter:
     def call(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
         """A new call in front of the anchor, with its fake value computed."""
         anchor = self.anchor
-        if anchor is None:
-            raise InternalError(f"Rule {self.rule} makes a node without saying where.")
+        if anchor is None or anchor._erased:
+            raise InternalError(f"Rule {self.rule} makes a node without saying where, or in front of one that it erased.")
         value = self.evaluate(target, args, kwargs)
         with self.graph.inserting_before(anchor):
             node = self.graph.call_function(target, args, kwargs)

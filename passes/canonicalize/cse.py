@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from mixplan.passes.base import FunctionPass, PassContext, PassResult
+from mixplan.passes.base import FunctionPass, PassContext, PassResult, Stage
 from mixplan.passes.decision import DECISION
 from mixplan.passes.rewriting import Rewriter
 
-__all__ = ["ELIMINATE_COMMON", "ELIMINATE_DEAD", "eliminate_common", "eliminate_dead"]
+__all__ = ["common_pass", "eliminate_common", "eliminate_dead"]
 
 
 def eliminate_common(graph: fx.GraphModule, context: PassContext) -> PassResult:
@@ -62,5 +62,11 @@ def _frozen(value: Any) -> Any:
     return value if isinstance(value, (fx.Node, str, torch.dtype, type(None))) else (type(value), str(value))
 
 
-ELIMINATE_COMMON = FunctionPass("common_subexpressions", "canonicalize", "of equal calls on equal inputs, one", eliminate_common)
-ELIMINATE_DEAD = FunctionPass("dead_code", "canonicalize", "calls and tensors that nothing uses", eliminate_dead)
+def common_pass(name: str, stage: Stage) -> FunctionPass:
+    """Common subexpressions and dead code as one pass, which a pipeline may hold more than once under different names."""
+
+    def run(graph: fx.GraphModule, context: PassContext) -> PassResult:
+        common, dead = eliminate_common(graph, context), eliminate_dead(graph, context)
+        return PassResult(graph, common.changed or dead.changed, common.matches + dead.matches)
+
+    return FunctionPass(name, stage, "of equal calls on equal inputs one; what nothing uses goes", run)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import operator
 
+import torch
 from torch import fx
 
 from mixplan.passes.canonicalize.elementwise import op_name
 from mixplan.passes.canonicalize.reshapes import reshape_to
-from mixplan.passes.patterns import argument, aten, axis_of, dims, is_call, is_tensor, slice_bounds
+from mixplan.passes.patterns import argument, aten, axis_of, dims, dtype_of, is_call, is_tensor, slice_bounds
 from mixplan.passes.rewriting import Rewriter
 from mixplan.passes.rules import SimpleRule, rule_pass
 
@@ -139,7 +140,20 @@ def _cat(node: fx.Node, edit: Rewriter) -> fx.Node | None:
     return edit.call(aten.cat.default, full, axis) if full else None
 
 
+def _index(node: fx.Node, edit: Rewriter) -> fx.Node | None:
+    """x[:, rows] for a step input of indices is index_select (other indices may be negative, which that does not take)."""
+    source, indices = node.args[0], list(node.args[1])
+    given = [axis for axis, index in enumerate(indices) if index is not None]
+    if len(given) != 1 or not is_tensor(indices[given[0]]):
+        return None
+    index = indices[given[0]]
+    if index.op != "placeholder" or len(dims(index)) != 1 or dtype_of(index) not in (torch.int64, torch.int32):
+        return None
+    return edit.call(aten.index_select.default, source, given[0], index)
+
+
 SLICE_RULES = (
+    SimpleRule("index_to_index_select", (aten.index.Tensor,), _index),
     SimpleRule("part_of_split", (operator.getitem,), _part_of_split),
     SimpleRule("select", (aten.select.int,), _select),
     SimpleRule("narrow", (aten.narrow.default,), _narrow),

@@ -1,0 +1,53 @@
+"""Gives every layer its scheme: the uniform one, or that of the override that names it."""
+
+from __future__ import annotations
+
+from torch import fx
+
+from mixplan.passes.base import FunctionPass, PassContext, PassResult
+from mixplan.passes.decision import DECISION, LayerDecision
+from mixplan.passes.fx_ops import GROUPED_LINEAR
+from mixplan.passes.precision.effective_bits import LayerSize
+from mixplan.passes.precision.layers import Layer, layers_of
+from mixplan.passes.precision.overrides import resolve
+from mixplan.passes.precision.schemes import parse_scheme
+
+__all__ = ["ASSIGN_PRECISION", "RULE_OVERRIDE", "RULE_UNIFORM"]
+
+RULE_UNIFORM = "uniform"
+RULE_OVERRIDE = "override"
+
+
+def _run(graph: fx.GraphModule, context: PassContext) -> PassResult:
+    layers = layers_of(graph, context.tied)
+    chosen = resolve(context.options.overrides, {layer.name: layer.aliases for layer in layers})
+    for layer in layers:
+        override = chosen.get(layer.name)
+        if not layer.parameter:
+            decision = LayerDecision(layer.name, parse_scheme("FP32"), "computed", "the module computes this table; the checkpoint does not hold it")
+        elif override is not None:
+            decision = LayerDecision(layer.name, override.scheme, RULE_OVERRIDE, override.text)
+        else:
+            decision = LayerDecision(layer.name, context.options.scheme, RULE_UNIFORM)
+        context.decisions[layer.name] = decision
+        context.sizes[layer.name] = LayerSize(layer.rows, layer.columns)
+        for node in layer.nodes:
+            node.meta[DECISION] = decision
+        _note_plain_activations(layer, decision, context)
+    return PassResult(graph, bool(layers), len(layers))
+
+
+def _note_plain_activations(layer: Layer, decision: LayerDecision, context: PassContext) -> None:
+    """Experts and tables take their input unrounded whatever the scheme says; that is a "no", and recorded."""
+    if decision.scheme.activation != "i8":
+        return
+    for node in layer.nodes:
+        if node.target is GROUPED_LINEAR:
+            context.rejections.add(
+                "quantize_activation",
+                node.name,
+                f"{layer.name}: experts have no kernel for int8 activations; their input stays f32 under {decision.scheme}",
+            )
+
+
+ASSIGN_PRECISION = FunctionPass("assign_precision", "precision", "the scheme of every layer: uniform, or by override", _run)
