@@ -157,7 +157,7 @@ class _CpuRegion:
         return tuple(dim_value(dim, tokens=step.tokens, rows=step.rows) for dim in value.shape)
 
     def _input(self, step: Step, index: int, value: Value, inputs: Mapping[int, Array]) -> Array:
-        array = np.ascontiguousarray(inputs[index])
+        array = np.asarray(inputs[index], order="C")
         if array.shape != self._shape(step, value) or array.dtype != value.dtype.numpy:
             raise InternalError(f"Region input {value.name!r} is {array.dtype} {array.shape}, declared {value.dtype.value} {self._shape(step, value)}.")
         return array

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mixplan.runtime.devices.cpu_info import ISA_LEVELS, isa_level_names
+from mixplan.runtime.devices.cpu_info import ISA_LEVELS, isa_level_names, runnable_levels
 from mixplan.runtime.errors import OptionError
 
-__all__ = ["LevelFlags", "default_levels", "level_flags"]
+__all__ = ["LevelFlags", "default_levels", "level_flags", "resolve_levels"]
 
 
 @dataclass(frozen=True)
@@ -51,3 +52,15 @@ def default_levels() -> tuple[str, ...]:
     arch = platform.machine()
     names = tuple(level.name for level in ISA_LEVELS if level.arch == arch)
     return names or tuple(level.name for level in ISA_LEVELS if level.arch == "x86_64")
+
+
+def resolve_levels(wanted: Sequence[str]) -> tuple[str, ...]:
+    """Levels by name, each once; "native" is the best that this CPU runs, nothing at all means every level of its architecture."""
+    if not wanted:
+        return default_levels()
+    if "native" in wanted and not runnable_levels():
+        raise OptionError("this CPU runs none of the ISA levels.", hint=f"Name levels to cross-compile: {', '.join(_FLAGS)}.")
+    levels = tuple(dict.fromkeys(runnable_levels()[0] if name == "native" else name for name in wanted))
+    for level in levels:
+        level_flags(level)
+    return levels

@@ -10,7 +10,7 @@ from mixplan.runtime.plan import Node, Plan, Region, Value
 from mixplan.targets.base import Capabilities, CompiledRegion, CompileOptions, Support
 from mixplan.targets.cpu.cache import cached_kernel, kernel_key
 from mixplan.targets.cpu.codegen.ops.table import CHECKS, EMITTERS, POINTWISE
-from mixplan.targets.cpu.isa import default_levels, level_flags
+from mixplan.targets.cpu.isa import default_levels, resolve_levels
 from mixplan.targets.cpu.toolchain import Compiler, find_compiler
 
 __all__ = ["CpuTarget", "build_kernel", "unsupported_reason"]
@@ -66,9 +66,7 @@ class CpuTarget:
             reason = unsupported_reason(node, plan.values)
             if reason:
                 raise UnsupportedError(f"Node {node.name!r} ({node.op}) cannot be compiled for the CPU: {reason}.")
-        levels = options.levels or default_levels()
-        for level in levels:
-            level_flags(level)
+        levels = resolve_levels(options.levels)
         rendered = render_region(plan, region)
         compiler = find_compiler()
         with ThreadPoolExecutor(max_workers=max(1, options.jobs)) as pool:
