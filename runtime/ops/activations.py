@@ -78,7 +78,6 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "sigmoid": sigmoid,
     "relu2": lambda x: np.square(relu(x)),
     "tanh": np.tanh,
-    "identity": lambda x: x,
 }
 """What `gated_linear` may apply to its gate, by name."""
 

@@ -69,8 +69,7 @@ GATED_LINEAR: tuple[OpSpec, ...] = (
         _infer,
         _gated,
         "activation(x Wg^T + bias[0]) * (x Wu^T + bias[1]). The weight packs gate and up [`rows`, `columns`] in alternating blocks of 16 "
-        "rows, gate first; bias is [2, `rows`]. `activation` is silu, gelu, gelu_tanh, relu, sigmoid, relu2 (the square of relu), tanh or "
-        "identity.",
+        "rows, gate first; bias is [2, `rows`]. `activation` is silu, gelu, gelu_tanh, relu, sigmoid, relu2 (the square of relu) or tanh.",
         attrs=_ATTRS,
         defaults=LINEAR_DEFAULTS,
     ),
