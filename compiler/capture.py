@@ -14,8 +14,9 @@ import torch
 from torch import fx, nn
 
 from mixplan.compiler.export.context import ExportContext, exporting
+from mixplan.compiler.export.eager_attention import number_attention, rewrite_eager_attention
 from mixplan.compiler.export.exporter import export
-from mixplan.compiler.export.interfaces import NAME, register_interfaces
+from mixplan.compiler.export.interfaces import set_implementations
 from mixplan.compiler.export.mixing import check_mixing
 from mixplan.compiler.export.positions import rewrite_positions
 from mixplan.compiler.export.rope import patch_rotary
@@ -27,6 +28,8 @@ from mixplan.compiler.frontends.text import context_length
 __all__ = ["CapturedGraph", "capture_decoder"]
 
 _MAX = 1 << 20
+# Prompt length at which attention biases outside the interface are read: longer than their windows.
+_WINDOW = 300
 
 
 @dataclass
@@ -41,10 +44,8 @@ class CapturedGraph:
 
 def capture_decoder(model: nn.Module) -> CapturedGraph:
     """Capture a transformers causal LM (with parameters on any device, meta included), which is left as it is."""
-    register_interfaces()
     copy: Any = skeleton(model)
-    copy.set_attn_implementation(NAME)
-    copy.set_experts_implementation(NAME)
+    set_implementations(copy)
     patch_rotary(copy)
     context = ExportContext()
     line = torch.zeros(1, 11, dtype=torch.long)
@@ -53,11 +54,12 @@ def capture_decoder(model: nn.Module) -> CapturedGraph:
         program = export(DecoderStep(copy, context), args, (_MAX, _longest(model)), context)
     tied = tied_names(model)
     graph = unlift(program, tied, dict(copy.named_buffers()))
+    rewrite_eager_attention(graph, _WINDOW)
     rewrite_positions(graph)
     check_mixing(graph, next(n.meta["val"].shape[1] for n in graph.graph.nodes if n.name == "token_ids"))
     names = {node.target for node in graph.graph.nodes if node.op == "get_attr"}
     parameters = tuple(name for name, _ in model.named_parameters() if name in names)
-    return CapturedGraph(graph, parameters, context.layers, tied)
+    return CapturedGraph(graph, parameters, number_attention(graph), tied)
 
 
 def _longest(model: Any) -> int:

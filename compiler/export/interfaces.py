@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from mixplan.compiler.export.context import current
 from mixplan.compiler.export.masks import MaskKind, mask_kind
 from mixplan.runtime.errors import UnsupportedError
 
-__all__ = ["NAME", "register_interfaces"]
+__all__ = ["NAME", "register_interfaces", "set_implementations"]
 
 NAME = "mixplan"
 # Keyword arguments of the attention interface that change nothing for one causal sequence without padding or cache.
@@ -32,6 +33,18 @@ def register_interfaces() -> None:
     AttentionInterface.register(NAME, attention_interface)
     AttentionMaskInterface.register(NAME, mask_interface)
     ALL_EXPERTS_FUNCTIONS.register(NAME, experts_interface)
+
+
+def set_implementations(model: Any) -> None:
+    """Make a transformers model use them. A model that bypasses the attention interface is set to its eager attention, which is then
+    found in the graph (eager_attention.py)."""
+    register_interfaces()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.set_attn_implementation(NAME)
+        if model.config._attn_implementation != NAME:
+            model.config._attn_implementation = "eager"
+        model.set_experts_implementation(NAME)
 
 
 def mask_interface(*args: Any, mask_function: Any = None, **kwargs: Any) -> MaskKind:

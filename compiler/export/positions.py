@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from mixplan.compiler.export.editing import insert
+
 __all__ = ["counts_padding", "rewrite_positions"]
 
 aten = torch.ops.aten
@@ -67,26 +69,14 @@ class _Rewriter:
     def _is_length(self, size: Any) -> bool:
         return isinstance(size, torch.SymInt) and str(size) == str(self.length)
 
-    def _call(self, before: fx.Node, target: Any, *args: Any) -> fx.Node:
-        """A new node with its value computed under the fake mode of the graph."""
-        with self.graph.inserting_before(before):
-            node = self.graph.call_function(target, args)
-        values = fx.node.map_arg(args, lambda n: n.meta["val"])
-        with self.positions.meta["val"].fake_mode:
-            node.meta["val"] = target(*values)
-        for key in ("stack_trace", "nn_module_stack"):
-            if key in before.meta:
-                node.meta[key] = before.meta[key]
-        return node
-
     def _line(self, before: fx.Node) -> fx.Node:
         """position_ids as [T]."""
-        return self._call(before, aten.select.int, self.positions, 0, 0)
+        return insert(before, aten.select.int, self.positions, 0, 0)
 
     def _swap(self, node: fx.Node, new: fx.Node) -> bool:
         dtype = node.meta["val"].dtype
         if new.meta["val"].dtype != dtype:
-            new = self._call(node, aten.to.dtype, new, dtype)
+            new = insert(node, aten.to.dtype, new, dtype)
         node.replace_all_uses_with(new)
         self.graph.erase_node(node)
         return True
@@ -98,7 +88,7 @@ class _Rewriter:
         if not self._is_length(value.shape[0]) or not isinstance(start, int) or step != 1 or self._indexes_tokens(node):
             return False
         line = self._line(node)
-        return self._swap(node, self._call(node, aten.add.Tensor, line, start) if start else line)
+        return self._swap(node, insert(node, aten.add.Tensor, line, start) if start else line)
 
     def _indexes_tokens(self, node: fx.Node) -> bool:
         """Whether the numbers pick tokens of the step (x[arange(T), ...]), which is right as it is."""
@@ -124,7 +114,7 @@ class _Rewriter:
             return False
         if source.target is aten.full.default and source.args[1] not in (1, True):
             return False
-        return self._swap(node, self._call(node, aten.add.Tensor, self.positions, 1))
+        return self._swap(node, insert(node, aten.add.Tensor, self.positions, 1))
 
     def _table(self, node: fx.Node) -> bool:
         """The first T rows of a constant or parameter: its rows at the positions."""
@@ -134,4 +124,4 @@ class _Rewriter:
             return False
         if not self._is_length(node.meta["val"].shape[axis]):
             return False
-        return self._swap(node, self._call(node, aten.index_select.default, table, axis, self._line(node)))
+        return self._swap(node, insert(node, aten.index_select.default, table, axis, self._line(node)))

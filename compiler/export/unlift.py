@@ -64,7 +64,10 @@ def unlift(program: ExportedProgram, tied: dict[str, str], constants: dict[str, 
 
 
 def _drop_checks(graph: fx.Graph) -> None:
-    """Erase nodes that only check shapes and dtypes; the plan checks its own."""
+    """Erase nodes that only check shapes and dtypes (the plan checks its own), and dropout at inference, which is not dead code to fx."""
     for node in reversed(list(graph.nodes)):
-        if node.op == "call_function" and not node.users and "assert" in str(node.target):
+        if node.target is torch.ops.aten.dropout.default and not (node.args[2] and node.args[1]):
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+        elif node.op == "call_function" and not node.users and "assert" in str(node.target):
             graph.erase_node(node)
