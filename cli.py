@@ -129,6 +129,8 @@ def compile(model: str, output: str, targets: str, isa: str, as_json: bool, **op
     from mixplan.compiler.progress import terminal_progress
 
     options["symmetric"] = not options.pop("asymmetric")
+    if options["passes"]:
+        sys.path.append(str(Path.cwd()))  # a user's own pass may lie in the current folder, as with `python -m`
     with terminal_progress() as progress:
         report = compile_plan(
             model,
