@@ -1,14 +1,15 @@
 """Constant expressions: what a graph computes from weights alone, kept unevaluated until a plan's bytes are written.
 
-Merging Q, K and V, transposing GPT-2's weights, adding one to Gemma's norm weights: each is a small expression over the checkpoint's tensors.
-`Constants.rows` evaluates a range of rows and reads no more of the checkpoint than those rows need, wherever the expression allows it, so that
-an output head of a large model is packed in bounded memory. Two expressions with equal keys are the same constant.
+Merging Q, K and V, transposing GPT-2's weights, adding one to Gemma's norm weights: each is a small expression over the checkpoint's
+tensors. `Constants.rows` evaluates a range of rows and reads no more of the checkpoint than those rows need, wherever the expression
+allows it, so that an output head of a large model is packed in bounded memory. Two expressions with equal keys are the same constant.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -107,29 +108,12 @@ def leaves(value: Any) -> Iterator[Expr]:
 
 
 _SAME = frozenset({"alias", "clone", "contiguous", "detach", "lift_fresh_copy", "dropout"})
-_ELEMENTWISE = frozenset(
-    {
-        "add",
-        "sub",
-        "mul",
-        "div",
-        "neg",
-        "abs",
-        "exp",
-        "log",
-        "sqrt",
-        "rsqrt",
-        "reciprocal",
-        "pow",
-        "square",
-        "softplus",
-        "sigmoid",
-        "tanh",
-        "to",
-        "_to_copy",
-    }
-    | {"clamp", "type_as"}
-)
+# fmt: off
+_ELEMENTWISE = frozenset({
+    "abs", "add", "clamp", "div", "exp", "log", "mul", "neg", "pow", "reciprocal", "rsqrt", "sigmoid", "softplus", "sqrt", "square", "sub", "tanh",
+    "to", "_to_copy", "type_as",
+})
+# fmt: on
 
 
 class Constants:
@@ -138,11 +122,16 @@ class Constants:
     def __init__(self, source: WeightSource | None) -> None:
         self._source = source
         self._cache: OrderedDict[str, torch.Tensor] = OrderedDict()
+        self._lock = threading.RLock()
 
     def evaluate(self, expr: Expr) -> torch.Tensor:
         """The whole constant, on the CPU."""
         if isinstance(expr, Literal):
             return expr.tensor
+        with self._lock:
+            return self._evaluate(expr)
+
+    def _evaluate(self, expr: Expr) -> torch.Tensor:
         if expr.key in self._cache:
             self._cache.move_to_end(expr.key)
             return self._cache[expr.key]
@@ -169,8 +158,9 @@ class Constants:
     def _rows(self, expr: Expr, start: int, stop: int) -> torch.Tensor:
         if isinstance(expr, Parameter):
             assert self._source is not None, "a parameter without a checkpoint"
-            if expr.key in self._cache:
-                return self._cache[expr.key][start:stop]
+            whole = self._cache.get(expr.key)
+            if whole is not None:
+                return whole[start:stop]
             return _tensor(self._source.read_rows(expr.name, start, stop))
         if isinstance(expr, Call) and expr.key not in self._cache:
             value = self._call_rows(expr, start, stop)
@@ -203,10 +193,15 @@ class Constants:
             return self._rows(first, begin + start, begin + stop) if step == 1 else None
         if op == "select" and _axis(args, 1, first) == 0:
             index = args[2] % first.shape[0]
-            return self._rows(first, index, index + 1)[0][start:stop]
+            # Kept until `forget`: an expert's matrix is read once, however many chunks it is packed in.
+            with self._lock:
+                if expr.key not in self._cache:
+                    self._remember(expr.key, self._rows(first, index, index + 1)[0])
+                return self._cache[expr.key][start:stop]
         if op in ("slice", "transpose", "permute", "t", "select", "flip") and _keeps_first_axis(op, args, first):
             rows = self._rows(first, start, stop)
-            return expr.target(rows, *args[1:], **expr.kwargs)  # type: ignore[no-any-return]
+            turned: torch.Tensor = expr.target(rows, *args[1:], **expr.kwargs)
+            return turned
         return None
 
     def _cat_rows(self, expr: Call, start: int, stop: int) -> torch.Tensor:
@@ -249,7 +244,8 @@ class Constants:
 
     def forget(self) -> None:
         """Drop everything evaluated so far."""
-        self._cache.clear()
+        with self._lock:
+            self._cache.clear()
 
 
 def _tensor(array: NDArray[Any]) -> torch.Tensor:

@@ -20,7 +20,8 @@ from mixplan.compiler.lowering.builder import Source
 from mixplan.compiler.lowering.operands import PackedWeight
 from mixplan.compiler.output import reporting_disk_errors
 from mixplan.compiler.packed import chunks, dense_array, pack_chunk
-from mixplan.runtime.errors import CheckpointError, InternalError, OutputError
+from mixplan.compiler.quantize import not_finite
+from mixplan.runtime.errors import InternalError, OutputError
 from mixplan.runtime.packing import Packed
 from mixplan.runtime.plan import FileEntry, Value
 
@@ -107,9 +108,7 @@ class _Writer:
         value = self._values[group.values[0]]
         array = dense_array(self._constants, source.expr, value.dtype)
         if array.dtype.kind == "f" and not _finite_or_mask(array):
-            raise CheckpointError(
-                f"Constant {value.name} holds NaN.", hint="The checkpoint is damaged, or training diverged: get it again."
-            )
+            raise not_finite(value.name)
         _append(file, array)
 
     def _packed(self, file: _File, group: Group, weight: PackedWeight) -> None:
@@ -117,7 +116,7 @@ class _Writer:
         rest: dict[str, list[NDArray[Any]]] = {self._sources[i].role: [] for i in group.values[1:]}
         start = file.size
         for packed in self._in_order(weight):
-            file.write(memoryview(packed["weight"]).cast("B"))
+            file.write(_view(packed["weight"]))
             for role, parts in rest.items():
                 parts.append(packed[role])
         _fill(file, start)
@@ -145,10 +144,15 @@ def _finite_or_mask(array: NDArray[Any]) -> bool:
     return not bool(np.isnan(array).any())
 
 
+def _view(array: NDArray[Any]) -> memoryview:
+    """A contiguous array's bytes."""
+    return array.reshape(-1).view(np.uint8).data
+
+
 def _append(file: _File, array: NDArray[Any]) -> None:
     start = file.size
     if array.size:
-        file.write(memoryview(np.ascontiguousarray(array)).cast("B"))
+        file.write(_view(np.ascontiguousarray(array)))
     _fill(file, start)
 
 

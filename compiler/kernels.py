@@ -26,10 +26,8 @@ class BuiltRegion:
 
 def build_regions(plan: Plan, levels: Sequence[str]) -> list[BuiltRegion]:
     """Compile every region of the plan, whose weights need not exist yet."""
-    return [
-        BuiltRegion(region, get_target(region.device).compile(plan, region, CompileOptions(levels=tuple(levels))))
-        for region in plan.regions
-    ]
+    options = CompileOptions(levels=tuple(levels))
+    return [BuiltRegion(region, get_target(region.device).compile(plan, region, options)) for region in plan.regions]
 
 
 def write_regions(root: Path, built: Sequence[BuiltRegion]) -> tuple[Region, ...]:

@@ -76,9 +76,7 @@ def _groups(sources: Mapping[int, Source]) -> list[Group]:
     groups: dict[object, list[int]] = {}
     for index, source in sources.items():
         groups.setdefault(source.packed.key if source.packed is not None else index, []).append(index)
-    return [
-        Group(tuple(sorted(members, key=lambda i: _ROLES.index(sources[i].role) if sources[i].role else 0))) for members in groups.values()
-    ]
+    return [Group(tuple(sorted(members, key=lambda i: _ROLES.index(sources[i].role or "weight")))) for members in groups.values()]
 
 
 def _shard(file: str, groups: list[Group], values: Sequence[Value], names: Mapping[int, str], tensors: dict[int, Tensor]) -> Shard:

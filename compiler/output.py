@@ -23,8 +23,8 @@ _RENAME_EXCHANGE = 2
 def new_directory(output: Path, *, force: bool) -> Iterator[Path]:
     """Give a temporary sibling of `output` to fill; at the end rename it to `output`, on any failure remove it.
 
-    Raises OutputError where `output` exists (unless `force`, and it is a plan), or cannot be written. Leftovers of compiles that were killed
-    are removed first.
+    Raises OutputError where `output` exists (unless `force`, and it is a plan), or cannot be written. Leftovers of compiles that were
+    killed are removed first.
     """
     output = Path(os.path.abspath(output))  # noqa: PTH100 - resolve() would follow a symlink that is to be replaced
     _check_target(output, force)

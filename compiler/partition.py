@@ -26,8 +26,9 @@ class Partition:
 def partition(values: Sequence[Value], nodes: Sequence[Node], outputs: Sequence[int], targets: Sequence[Target]) -> Partition:
     """Give every node to the first of `targets` that supports it, else to the reference device.
 
-    Nodes are reordered, where their inputs allow it, so that a device changes as seldom as possible. A short stretch of the preferred device
-    between two of the reference device, without weights or attention, stays with the reference: a change of device costs more than it saves.
+    Nodes are reordered, where their inputs allow it, so that a device changes as seldom as possible. A short stretch of the preferred
+    device between two of the reference device, without weights or attention, stays with the reference: a change of device costs more than
+    it saves.
     """
     devices: list[str] = []
     refused: list[tuple[str, str, str]] = []
@@ -47,11 +48,9 @@ def partition(values: Sequence[Value], nodes: Sequence[Node], outputs: Sequence[
         devices.append(device)
     order = _schedule(nodes, devices) if len(set(devices)) > 1 else list(range(len(nodes)))
     placed = [nodes[i] for i in order]
-    runs = _runs([devices[i] for i in order])
-    runs = _absorb(placed, runs)
-    return Partition(
-        placed, _regions(values, placed, outputs, runs, dict(zip([nodes[i].name for i in reasons], reasons.values(), strict=True))), refused
-    )
+    runs = _absorb(placed, _runs([devices[i] for i in order]))
+    named = {nodes[i].name: reason for i, reason in reasons.items()}
+    return Partition(placed, _regions(values, placed, outputs, runs, named), refused)
 
 
 def _schedule(nodes: Sequence[Node], devices: Sequence[str]) -> list[int]:

@@ -101,13 +101,14 @@ def compile(  # noqa: A001 - the package's verb
 ) -> CompileReport:
     """Compile a checkpoint (a Hugging Face directory, a GGUF file, an nn.Module in memory) into the plan directory `output`.
 
-    scheme: FP32, BF16, W8A16, W8A8, W4A16 or W4A8, with a suffix if wanted (W8A8:g64,asym). group_size and symmetric are for schemes that do
-    not say; 8-bit weights are per channel unless a suffix gives them groups. overrides: "LAYER=SCHEME" or "re:PATTERN=SCHEME"; an exact name
-    beats a pattern, the last one given wins. passes: "module:function@after=NAME". targets: in order of preference; what none of them runs goes
-    to the reference device. isa: levels to build, all by default. kv_dtype: "f32" or "f16"; by default f32 for FP32 and BF16, else f16.
-    progress(stage, fraction) is called now and then.
+    scheme: FP32, BF16, W8A16, W8A8, W4A16 or W4A8, with a suffix if wanted (W8A8:g64,asym). group_size and symmetric are for schemes that
+    do not say; 8-bit weights are per channel unless a suffix gives them groups. overrides: "LAYER=SCHEME" or "re:PATTERN=SCHEME"; an
+    exact name beats a pattern, the last one given wins. passes: "module:function@after=NAME". targets: in order of preference; what none
+    of them runs goes to the reference device. isa: levels to build, all by default. kv_dtype: "f32" or "f16"; by default f32 for FP32 and
+    BF16, else f16. progress(stage, fraction) is called now and then.
 
-    The plan appears whole or not at all. Raises CheckpointError, UnsupportedError (naming node, op and source line), OptionError, OutputError.
+    The plan appears whole or not at all. Raises CheckpointError, UnsupportedError (naming node, op and source line), OptionError,
+    OutputError.
     """
     options = _parse(
         scheme, group_size, symmetric, overrides, passes, dump_passes, targets, isa, max_step_tokens, seed, kv_dtype, shard_bytes
@@ -128,10 +129,8 @@ def compile(  # noqa: A001 - the package's verb
 def _compile(captured: Captured, root: Path, options: _Options, clock: _Clock) -> CompileReport:
     constants = Constants(captured.weights)
     tied = dict(getattr(captured, "tied", {}))
-    context = PassContext(
-        options=PassOptions(scheme=options.scheme, overrides=options.overrides, target=options.targets[0], user_passes=options.passes),
-        tied=tied,
-    )
+    wanted = PassOptions(scheme=options.scheme, overrides=options.overrides, target=options.targets[0], user_passes=options.passes)
+    context = PassContext(options=wanted, tied=tied)
     passed: PipelineReport = clock.run("passes", lambda: _run_passes(captured, context, options))
     lowered: Lowered = clock.run("lower", lambda: lower(passed.graph, constants))
     parts = partition(lowered.values, lowered.nodes, lowered.outputs, [get_target(name) for name in options.targets])

@@ -1,8 +1,8 @@
 """Round-to-nearest quantization of a weight's rows, in bounded memory.
 
-Symmetric 4-bit codes are 0..15 around zero point 8, so the side with one more code goes to the element of largest magnitude: the scale is that
-element over -d, and for every group the d with the least squared error is kept. d = 8 uses all sixteen codes (and gives back exactly a weight
-that was on such a grid, Q4_0 for one), d = 7 is the plain symmetric rule, larger ones clip the largest element a little.
+Symmetric 4-bit codes are 0..15 around zero point 8, so the side with one more code goes to the element of largest magnitude: the scale is
+that element over -d, and for every group the d with the least squared error is kept. d = 8 uses all sixteen codes (and gives back exactly
+a weight that was on such a grid, Q4_0 for one), d = 7 is the plain symmetric rule, larger ones clip the largest element a little.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mixplan.runtime.errors import CheckpointError
 from mixplan.runtime.formats import WeightFormat, round_up
 from mixplan.runtime.packing import Packed, Quantized, pack
 
-__all__ = ["pack_rows", "quantize_rows"]
+__all__ = ["not_finite", "pack_rows", "quantize_rows"]
 
 _DIVISORS = (8.0, 7.0, 7.5, 8.5, 9.0)
 
@@ -29,7 +29,7 @@ def pack_rows(fmt: WeightFormat, rows: torch.Tensor, name: str) -> Packed:
         return pack(fmt, quantize_rows(fmt, rows, name))
     values: NDArray[np.float32] = rows.numpy()
     if not np.isfinite(values).all():
-        raise _not_finite(name)
+        raise not_finite(name)
     return pack(fmt, values)
 
 
@@ -43,7 +43,7 @@ def quantize_rows(fmt: WeightFormat, rows: torch.Tensor, name: str) -> Quantized
     grouped = rows.reshape(count, padded // group, group)
     low, high = torch.aminmax(grouped, dim=-1)
     if not bool(torch.isfinite(low).all() and torch.isfinite(high).all()):
-        raise _not_finite(name)
+        raise not_finite(name)
     to_storage = _round_scale(fmt.scale_dtype)
     zeros: torch.Tensor | None = None
     if not fmt.symmetric:
@@ -104,5 +104,6 @@ def _asymmetric(
     return scale, torch.round(-low * _inverse(scale)).clamp(0, fmt.levels - 1)
 
 
-def _not_finite(name: str) -> CheckpointError:
+def not_finite(name: str) -> CheckpointError:
+    """The error for a weight with NaN in it."""
     return CheckpointError(f"Weight {name} holds NaN or infinity.", hint="The checkpoint is damaged, or training diverged: get it again.")

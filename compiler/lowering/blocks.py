@@ -116,7 +116,8 @@ def attention_tm(
 
 def attention(c: Context, q: Operand, k: Operand, v: Operand, *rest: Operand, **names: Operand) -> Operand:
     """The captured, head-major form."""
-    return attention_tm(c, *(c.permute(c.ref(x, DType.f32), (0, 2, 1, 3)) for x in (q, k, v)), *rest, **names)
+    heads: list[Operand] = [c.permute(c.ref(x, DType.f32), (0, 2, 1, 3)) for x in (q, k, v)]
+    return attention_tm(c, heads[0], heads[1], heads[2], *rest, **names)
 
 
 def conv1d(

@@ -137,35 +137,12 @@ COMPLEX_TABLE: dict[str, Lowering] = {
 }
 
 # Ops that act on both parts alike.
-PARTWISE = frozenset(
-    f"aten.{name}"
-    for name in [
-        "view",
-        "reshape",
+# fmt: off
+PARTWISE = frozenset({
+    "aten." + name for name in (
+        "alias", "cat", "chunk", "clone", "contiguous", "detach", "expand", "expand_as", "flatten", "index", "index_select", "narrow", "neg",
+        "permute", "repeat", "reshape", "select", "slice", "split", "squeeze", "stack", "transpose", "unbind", "unflatten", "unsqueeze", "view",
         "_unsafe_view",
-        "flatten",
-        "unflatten",
-        "unsqueeze",
-        "squeeze",
-        "transpose",
-        "permute",
-        "expand",
-        "expand_as",
-        "slice",
-        "select",
-        "cat",
-        "stack",
-        "index",
-        "index_select",
-        "alias",
-        "contiguous",
-        "clone",
-        "detach",
-        "neg",
-        "repeat",
-        "narrow",
-        "chunk",
-        "split",
-        "unbind",
-    ]
-)
+    )
+})
+# fmt: on

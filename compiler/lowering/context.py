@@ -164,6 +164,8 @@ class Context:
             length: Dim = max(-(-(stop - start) // step), 0)
             stop = -1 if stop == size else stop
         elif stop != -1:
+            if stop > size.mul + size.add:
+                raise CannotLower(f"a slice up to {stop} of a dimension that a step of one token makes {size.mul + size.add} long")
             length = max(-(-(stop - start) // step), 0)
         elif step == 1:
             length = Sym(sym=size.sym, mul=size.mul, add=size.add - start)

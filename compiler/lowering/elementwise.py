@@ -248,40 +248,27 @@ def dropout(c: Context, x: Operand, p: float = 0.5, train: bool = False) -> Oper
     return x
 
 
+# fmt: off
 _FLOAT = {
-    name: name
-    for name in ["exp", "exp2", "expm1", "log", "log1p", "sqrt", "rsqrt", "reciprocal", "tanh", "sigmoid", "silu", "erf", "sin", "cos"]
-} | {"log_sigmoid": "log_sigmoid", "special_expm1": "expm1", "special_erf": "erf", "special_log1p": "log1p"}
-_SAME = {name: name for name in ["neg", "abs", "relu", "floor", "ceil", "round", "sign", "square"]}
-_ARITHMETIC = {
-    "add": "add",
-    "sub": "sub",
-    "mul": "mul",
-    "remainder": "remainder",
-    "fmod": "fmod",
-    "maximum": "maximum",
-    "minimum": "minimum",
+    **{op: op for op in ("exp", "exp2", "expm1", "log", "log1p", "sqrt", "rsqrt", "reciprocal", "tanh", "sigmoid", "silu", "erf", "sin", "cos")},
+    "log_sigmoid": "log_sigmoid", "special_expm1": "expm1", "special_erf": "erf", "special_log1p": "log1p",
 }
-_COMPARE = {"eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge", "not_equal": "ne", "greater": "gt", "less": "lt"}
-_COMPARE |= {"greater_equal": "ge", "less_equal": "le"}
-_NOTHING = [
-    "alias",
-    "contiguous",
-    "clone",
-    "detach",
-    "lift_fresh_copy",
-    "lift_fresh",
-    "positive",
-    "real",
-    "requires_grad_",
-    "detach_",
-    "resolve_conj",
-    "resolve_neg",
-]
+_SAME = ("neg", "abs", "relu", "floor", "ceil", "round", "sign", "square")
+_ARITHMETIC = {
+    **{op: op for op in ("add", "sub", "mul", "remainder", "fmod", "maximum", "minimum", "atan2")},
+    "multiply": "mul", "subtract": "sub", "bitwise_left_shift": "shift_left", "bitwise_right_shift": "shift_right", "__lshift__": "shift_left", "__rshift__": "shift_right",
+    "max.other": "maximum", "min.other": "minimum",
+}
+_COMPARE = {
+    **{op: op for op in ("eq", "ne", "lt", "le", "gt", "ge")},
+    "not_equal": "ne", "greater": "gt", "less": "lt", "greater_equal": "ge", "less_equal": "le",
+}
+_NOTHING = ("alias", "contiguous", "clone", "detach", "lift_fresh_copy", "lift_fresh", "positive", "real", "resolve_conj", "resolve_neg")
+# fmt: on
 
 TABLE: dict[str, Lowering] = {
     **{f"aten.{name}": _float_unary(op) for name, op in _FLOAT.items()},
-    **{f"aten.{name}": _same_unary(op) for name, op in _SAME.items()},
+    **{f"aten.{op}": _same_unary(op) for op in _SAME},
     **{f"aten.{name}": _arithmetic(op) for name, op in _ARITHMETIC.items()},
     **{f"aten.{name}": _comparison(op) for name, op in _COMPARE.items()},
     **{f"aten.{name}": same for name in _NOTHING},
@@ -299,13 +286,6 @@ TABLE: dict[str, Lowering] = {
     "aten.floor_divide": floor_divide,
     "aten.trunc": trunc,
     "aten.pow": power,
-    "aten.atan2": _arithmetic("atan2"),
-    "aten.max.other": _arithmetic("maximum"),
-    "aten.min.other": _arithmetic("minimum"),
-    "aten.multiply": _arithmetic("mul"),
-    "aten.subtract": _arithmetic("sub"),
-    "aten.bitwise_left_shift": _arithmetic("shift_left"),
-    "aten.bitwise_right_shift": _arithmetic("shift_right"),
     "aten.clamp": clamp,
     "aten.clip": clamp,
     "aten.clamp_min": clamp,

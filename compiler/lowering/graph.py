@@ -41,12 +41,12 @@ class Lowered:
     sources: dict[int, Source] = field(default_factory=dict)
 
 
-def lower(graph: fx.GraphModule, constants: Constants) -> Lowered:
-    """Lower a graph of torch and mixplan ops.
+def lower(graph: fx.GraphModule, constants: Constants, bound: Mapping[str, Expr] | None = None) -> Lowered:
+    """Lower a graph of torch and mixplan ops. `bound` gives placeholders, by name, that are constants and not inputs of the step.
 
     Raises UnsupportedError naming the node, its op, the source line in the model and what is missing.
     """
-    walk = _Walk(constants)
+    walk = _Walk(constants, bound or {})
     result = walk.run(graph, None)
     outputs = [result] if not isinstance(result, (list, tuple)) else list(result)
     refs = [walk.context.ref(output) for output in outputs]
@@ -54,7 +54,8 @@ def lower(graph: fx.GraphModule, constants: Constants) -> Lowered:
 
 
 class _Walk:
-    def __init__(self, constants: Constants) -> None:
+    def __init__(self, constants: Constants, bound: Mapping[str, Expr]) -> None:
+        self.bound = bound
         self.build = Builder()
         self.symbols = Symbols()
         self.context = Context(self.build, self.symbols, constants)
@@ -77,6 +78,8 @@ class _Walk:
         raise AssertionError("a graph without an output")
 
     def _placeholder(self, node: fx.Node) -> Operand:
+        if node.name in self.bound:
+            return self.bound[node.name]
         val = node.meta["val"]
         self.symbols.learn(node.name, val)
         return self.build.input(node.name, plan_dtype(val.dtype), self.symbols.shape(val.shape))
@@ -111,7 +114,7 @@ class _Walk:
         if isinstance(val, (torch.SymInt, int)) and not isinstance(val, bool):
             return self.symbols.dim(val)
         if node.target is operator.getitem:
-            return self._item(env[node.args[0]], node)  # type: ignore[index]
+            return self._item(fx.map_arg(node.args[0], lambda n: env[n]), node)
         if name in ("wrap_with_set_grad_enabled", "wrap_with_autocast"):
             return self._inlined(graph, env, node, outer)
         args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: env[n])

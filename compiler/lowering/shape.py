@@ -102,10 +102,8 @@ def select(c: Context, x: Operand, dim: int, index: Operand) -> Operand:
     ref = c.ref(x)
     axis = dim % ref.rank
     number = c.static(index, "a selected index")
-    if number < 0:
-        sliced = slice_(c, ref, axis, number, None if number == -1 else number + 1)
-    else:
-        sliced = c.slice(ref, axis, number, number + 1)
+    stop = None if number == -1 else number + 1
+    sliced = slice_(c, ref, axis, number, stop) if number < 0 else c.slice(ref, axis, number, number + 1)
     return c.reshape(sliced, (*ref.shape[:axis], *ref.shape[axis + 1 :]))
 
 

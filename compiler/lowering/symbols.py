@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import sympy
+import sympy  # type: ignore[import-untyped]
 import torch
 
 from mixplan.runtime.plan import Dim, Shape, Sym
@@ -23,12 +23,10 @@ class Symbols:
         self._names: dict[Any, str] = {}
 
     def learn(self, placeholder: str, val: torch.Tensor) -> None:
-        """Read the symbol off an input: the last dimension of the token inputs is T, that of `logit_rows` is R."""
-        size = val.shape[-1]
-        if isinstance(size, torch.SymInt):
-            expr = size.node.expr
-            if isinstance(expr, sympy.Symbol):
-                self._names[expr] = "R" if placeholder == "logit_rows" else "T"
+        """Read the symbols off an input: R from `logit_rows`, T from any other."""
+        for size in val.shape:
+            if isinstance(size, torch.SymInt) and isinstance(size.node.expr, sympy.Symbol):
+                self._names.setdefault(size.node.expr, "R" if placeholder == "logit_rows" else "T")
 
     def dim(self, size: Any) -> Dim:
         """The dimension that a size (int or SymInt) stands for; ValueError where a plan cannot hold it."""

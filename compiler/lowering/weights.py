@@ -67,7 +67,8 @@ def linear(c: Context, x: Operand, weight: Operand, bias: Operand = None, residu
         return _dynamic_linear(c, ref, c.ref(weight, DType.f32), bias, residual)
     if scheme_of(c).activation == "i8":
         group = scheme_of(c).group
-        return linear_q(c, *quantized_act(c, ref, group), weight, bias, residual, group)
+        q, scales, sums = quantized_act(c, ref, group)
+        return linear_q(c, q, scales, sums, weight, bias, residual, group)
     rows, columns = weight.shape
     refs, attrs = _pack(c, "linear", [weight], rows, columns)
     inputs = [ref, *refs, c.optional(bias), c.optional(residual)]
@@ -120,7 +121,8 @@ def gated_linear(c: Context, x: Operand, w_gate: Operand, w_up: Operand, b_gate:
     ref = c.ref(x, DType.f32)
     if scheme_of(c).activation == "i8":
         group = scheme_of(c).group
-        return gated_linear_q(c, *quantized_act(c, ref, group), w_gate, w_up, b_gate, b_up, activation, group)
+        q, scales, sums = quantized_act(c, ref, group)
+        return gated_linear_q(c, q, scales, sums, w_gate, w_up, b_gate, b_up, activation, group)
     rows, refs, attrs = _gated_weights(c, w_gate, w_up)
     inputs = [ref, *refs, _gated_bias(c, b_gate, b_up, rows)]
     shape = (*ref.shape[:-1], rows)
