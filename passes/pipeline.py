@@ -32,6 +32,7 @@ from mixplan.passes.fusion.rope_partial import RopePartial
 from mixplan.passes.fusion.rope_split import RopeSplit
 from mixplan.passes.fusion.scale import Scale
 from mixplan.passes.manager import PassManager
+from mixplan.passes.placement.name_nodes import NAME_NODES
 from mixplan.passes.placement.place import PLACE
 from mixplan.passes.precision.assign import ASSIGN_PRECISION
 from mixplan.passes.rules import rule_pass
@@ -84,6 +85,7 @@ def default_passes(options: PassOptions) -> list[Pass]:
         common_pass("common_fused", "fusion"),
         # place: which target runs what
         PLACE,
+        NAME_NODES,
     ]
     return insert_user_passes(passes, options.user_passes)
 

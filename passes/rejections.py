@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 __all__ = ["Rejection", "Rejections"]
 
@@ -30,6 +30,10 @@ class Rejections:
     def add(self, rule: str, node: str, reason: str, source: str = "") -> None:
         """Record one."""
         self._seen.setdefault(Rejection(rule, node, reason, source))
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Follow nodes that got other names."""
+        self._seen = {replace(one, node=names.get(one.node, one.node)): None for one in self._seen}
 
     def of(self, rule: str) -> list[Rejection]:
         """Those of one rule."""

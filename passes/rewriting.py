@@ -56,6 +56,12 @@ def hoist(node: fx.Node, anchor: fx.Node) -> None:
         anchor.prepend(node)
 
 
+def _base_name(target: Any) -> str:
+    """What nodes of a target are called: the op's name without namespace and overload."""
+    packet = getattr(target, "overloadpacket", target)
+    return str(getattr(packet, "__name__", packet))
+
+
 class Rewriter:
     """Edits one graph in the name of one rule. New nodes go in front of `anchor`, which the caller sets to the node being rewritten."""
 
@@ -80,7 +86,7 @@ class Rewriter:
             raise InternalError(f"Rule {self.rule} makes a node without saying where, or in front of one that it erased.")
         value = self.evaluate(target, args, kwargs)
         with self.graph.inserting_before(anchor):
-            node = self.graph.call_function(target, args, kwargs)
+            node = self.graph.create_node("call_function", target, args, kwargs, name=_base_name(target))
         node.meta.update(val=value, rule=self.rule)
         if "stack_trace" in anchor.meta:
             node.meta["stack_trace"] = anchor.meta["stack_trace"]

@@ -12,7 +12,7 @@ from torch import fx
 from mixplan.passes.canonicalize.elementwise import is_elementwise
 from mixplan.passes.canonicalize.reshapes import keeps_last, reshape_to
 from mixplan.passes.fx_ops import LINEAR
-from mixplan.passes.patterns import aten, dims, is_tensor, rank
+from mixplan.passes.patterns import aten, dims, is_call, is_tensor, rank
 from mixplan.passes.rewriting import Rewriter
 from mixplan.passes.rules import SimpleRule
 
@@ -37,11 +37,17 @@ _ELEMENTWISE = (
 
 
 def _linear(node: fx.Node, edit: Rewriter) -> fx.Node | None:
-    """linear(reshape(x)) -> reshape(linear(x))."""
-    x, weight, bias, *_ = (*node.args, None, None)
-    if not keeps_last(x) or (len(node.args) > 3 and node.args[3] is not None):
+    """linear(reshape(x)) -> reshape(linear(x)), for reshapes of the leading dimensions."""
+    x, weight, bias, residual = (*node.args, None, None)[:4]
+    if residual is not None or not is_call(x, aten.reshape.default):
         return None
-    return reshape_to(edit, edit.call(LINEAR, x.args[0], weight, bias), dims(node))
+    source = x.args[0]
+    if not keeps_last(x):
+        # Heads [1, T, H, D] flattened to [T, H D] at once: give them their leading 1 back.
+        if rank(x) != 2 or rank(source) < 3 or dims(source)[:2] != (1, dims(x)[0]):
+            return None
+        source = reshape_to(edit, source, (1, *dims(x)))
+    return reshape_to(edit, edit.call(LINEAR, source, weight, bias), dims(node))
 
 
 def _elementwise(node: fx.Node, edit: Rewriter) -> fx.Node | None:

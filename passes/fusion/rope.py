@@ -13,7 +13,7 @@ from mixplan.passes.patterns import Miss, argument, aten, axis_of, commuted, dim
 from mixplan.passes.rewriting import Rewriter
 from mixplan.passes.rules import Rule
 
-__all__ = ["Rope", "angles", "angles_problem"]
+__all__ = ["Rope", "angles", "angles_problem", "part_of"]
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,10 @@ class Rope(Rule[Found]):
                 source = _turned(turned)
                 if source is None:
                     continue
-                x, style = source
-                for same, cos in commuted(straight):
-                    if same is x:
-                        return Found(x, cos, sin, style)
-                return Miss(f"{turned} turns {x}, but {straight} does not multiply {x}")
+                for x, cos in commuted(straight):
+                    if part_of(x) == source.part:
+                        return Found(x, cos, sin, source.style)
+                return Miss(f"{turned} turns {source.part[0]}, but {straight} does not multiply the same dimensions of it")
         return None
 
     def check(self, match: Found) -> Miss | None:
@@ -72,25 +71,42 @@ def angles(edit: Rewriter, angle: fx.Node) -> fx.Node:
     return angle if reshaped is None else reshaped
 
 
-def _turned(node: Any) -> tuple[fx.Node, str] | None:
-    """(x, style) where the node is x with each pair (a, b) replaced by (-b, a)."""
+def part_of(x: Any) -> tuple[Any, Any, Any]:
+    """(source, start, stop): which of whose last dimensions a node is, itself all of them where it is no slice."""
+    bounds = slice_bounds(x)
+    if bounds is not None and bounds[1] == rank(x) - 1 and bounds[4] == 1:
+        return bounds[0], bounds[2], bounds[3]
+    return x, 0, dims(x)[-1] if dims(x) else None
+
+
+@dataclass(frozen=True)
+class _Turned:
+    """Dimensions start..stop of a source (`part`), with each pair (a, b) replaced by (-b, a)."""
+
+    part: tuple[Any, Any, Any]
+    style: str
+
+
+def _turned(node: Any) -> _Turned | None:
+    """Read the node as turned dimensions of something."""
     if is_call(node, aten.cat.default) and rank(node) >= 3:
         if axis_of(argument(node, 1, "dim", 0), node) != rank(node) - 1:
             return None
         halves = _negated_pair(node.args[0])
         if halves is None:
             return None
-        second, first = (slice_bounds(half) for half in halves)
-        if second is None or first is None or second[0] is not first[0] or not same_dims(second[0], node):
+        second, first = (part_of(half) for half in halves)
+        width = dims(node)[-1]
+        if not isinstance(width, int) or second[0] is not first[0] or dims(first[0])[:-1] != dims(node)[:-1]:
             return None
-        last, width = rank(node) - 1, dims(node)[-1]
-        if isinstance(width, int) and first[1:] == (last, 0, width // 2, 1) and second[1:] == (last, width // 2, width, 1):
-            return first[0], "half"
+        start = first[1]
+        if first[1:] == (start, start + width // 2) and second[1:] == (start + width // 2, start + width):
+            return _Turned((first[0], start, start + width), "half")
         return None
     return _turned_neighbours(node)
 
 
-def _turned_neighbours(node: Any) -> tuple[fx.Node, str] | None:
+def _turned_neighbours(node: Any) -> _Turned | None:
     """The reshape of cat([-x[1::2], x[0::2]]) along a new last dimension."""
     if not is_call(node, aten.reshape.default) or not is_call(node.args[0], aten.cat.default):
         return None
@@ -98,15 +114,17 @@ def _turned_neighbours(node: Any) -> tuple[fx.Node, str] | None:
     last, width = rank(node) - 1, dims(node)[-1]
     if axis_of(argument(pairs, 1, "dim", 0), pairs) != rank(pairs) - 1 or not isinstance(width, int):
         return None
-    columns = [piece.args[0] if is_call(piece, aten.reshape.default) else None for piece in pairs.args[0]]
-    halves = _negated_pair(columns)
+    pieces = pairs.args[0]
+    if len(pieces) != 2 or not all(is_call(piece, aten.reshape.default) for piece in pieces):
+        return None
+    halves = _negated_pair([piece.args[0] for piece in pieces])
     if halves is None:
         return None
     odd, even = (slice_bounds(half) for half in halves)
     if odd is None or even is None or odd[0] is not even[0] or not same_dims(odd[0], node):
         return None
     if even[1:] == (last, 0, width, 2) and odd[1:] == (last, 1, width, 2):
-        return even[0], "interleaved"
+        return _Turned(part_of(even[0]), "interleaved")
     return None
 
 

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 from torch import fx
 
-from mixplan.passes.fusion.rope import angles, angles_problem
+from mixplan.passes.fusion.rope import angles, angles_problem, part_of
 from mixplan.passes.fx_ops import ROPE
-from mixplan.passes.patterns import Miss, argument, aten, axis_of, commuted, dims, is_call, rank, slice_bounds
+from mixplan.passes.patterns import Miss, argument, aten, axis_of, commuted, dims, is_call, rank
 from mixplan.passes.rewriting import Rewriter
 from mixplan.passes.rules import Rule
 
@@ -58,19 +58,16 @@ class RopeSplit(Rule[Found]):
         return angles_problem(match.a, match.cos, width) or angles_problem(match.a, match.sin, width)
 
     def rewrite(self, node: fx.Node, match: Found, edit: Rewriter) -> None:
-        x = _whole(match.a, match.b)
-        if x is None:
-            x = edit.call(aten.cat.default, [match.a, match.b], 3)
+        x = _whole(match.a, match.b, edit)
         cos, sin = (angles(edit, angle) for angle in (match.cos, match.sin))
         wide = [edit.call(aten.cat.default, [angle, angle], 2) for angle in (cos, sin)]
         edit.replace(node, edit.call(ROPE, x, *wide, "half"))
 
 
-def _whole(a: fx.Node, b: fx.Node) -> fx.Node | None:
-    """x where a and b are its two halves along the last dimension."""
-    first, second = slice_bounds(a), slice_bounds(b)
-    if first is None or second is None or first[0] is not second[0]:
-        return None
-    last, width = rank(first[0]) - 1, dims(first[0])[-1]
-    fits = isinstance(width, int) and first[1:] == (last, 0, width // 2, 1) and second[1:] == (last, width // 2, width, 1)
-    return first[0] if fits else None
+def _whole(a: fx.Node, b: fx.Node, edit: Rewriter) -> fx.Node:
+    """a and b side by side: x where they are its two halves along the last dimension, a cat otherwise."""
+    first, second = part_of(a), part_of(b)
+    if first[0] is second[0] and first[2] == second[1]:
+        source, start, stop = first[0], first[1], second[2]
+        return source if (start, stop) == (0, dims(source)[-1]) else edit.call(aten.slice.Tensor, source, rank(source) - 1, start, stop)
+    return edit.call(aten.cat.default, [a, b], rank(a) - 1)
