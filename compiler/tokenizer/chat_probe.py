@@ -179,8 +179,8 @@ class _Probe:
     def _candidates(self) -> list[str]:
         """Texts that the template may look for in a message."""
         searches = (
-            r"""(['"])(.{2,40}?)\1\s+(?:not\s+)?in\s""",
-            r"""\.(?:r?split|startswith|endswith|replace|r?partition|find)\(\s*(['"])(.+?)\1""",
+            r"""(['"])((?:(?!\1).){2,60})\1\s+(?:not\s+)?in\s""",
+            r"""\.(?:r?split|startswith|endswith|replace|r?partition|find)\(\s*(['"])((?:(?!\1).)+)\1""",
         )
         found = [match[1] for search in searches for match in re.findall(search, self._template)]
         return sorted({text.encode().decode("unicode_escape") if text.isascii() else text for text in found if len(text) > 1})

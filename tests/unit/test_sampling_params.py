@@ -50,5 +50,5 @@ def test_the_model_has_defaults_that_a_request_overrides() -> None:
 
 
 def test_unknown_setting() -> None:
-    with pytest.raises(RequestError, match="no sampling setting named 'temprature'; there are .*temperature"):
+    with pytest.raises(RequestError, match=r"no sampling setting named 'temprature'; there are .*temperature"):
         SamplingParams.from_defaults({}, temprature=1.0)

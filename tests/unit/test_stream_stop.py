@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,7 +54,7 @@ def test_nothing_after_a_match() -> None:
 @given(st.text("ab", max_size=12), st.lists(st.text("ab", min_size=1, max_size=4), max_size=3), st.lists(st.integers(0, 12), max_size=4))
 def test_equals_a_search_in_the_whole_text(text: str, stops: list[str], cuts: list[int]) -> None:
     edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
-    shown, matched = _run([text[a:b] for a, b in zip(edges, edges[1:], strict=False)], *stops)
+    shown, matched = _run([text[a:b] for a, b in pairwise(edges)], *stops)
     # The stop string that is complete first ends the text; a stop that begins earlier, but ends later, was not there yet.
     ends = sorted((text.find(stop) + len(stop), stop) for stop in stops if stop in text)
     if not ends:
