@@ -29,8 +29,8 @@ _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"\s*$')
 _KINDS = {"arena": "kArena", "const": "kConst", "input": "kInput", "output": "kOutput", "kv": "kKv"}
 # Element operations under which one thread does an op alone: some microseconds, several times what a barrier costs.
 _SERIAL_WORK = 8192
-# Polls before a waiting thread goes to sleep: some hundred microseconds inside a step, less between steps.
-_SPINS, _IDLE_SPINS = 6000, 2000
+# Polls of a worker between steps before it goes to sleep: about a hundred microseconds.
+_IDLE_SPINS = 2000
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,6 @@ def render_region(plan: Plan, region: Region) -> RenderedRegion:
         inputs=len(region.inputs),
         outputs=len(region.outputs),
         serial_work=_SERIAL_WORK,
-        spins=_SPINS,
         idle_spins=_IDLE_SPINS,
         abi=ABI_VERSION,
     )

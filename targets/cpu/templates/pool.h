@@ -1,6 +1,6 @@
 // A persistent pool of threads that walk the ops of a step in lockstep.
 //
-// One barrier serves everything: it starts a step, separates ops, and parks idle workers. A waiter spins for a bounded time and then sleeps on
+// One barrier serves everything: it starts a step, separates ops, and parks idle workers. A waiter polls for a bounded time and then sleeps on
 // a futex, so an idle server costs nothing and an oversubscribed machine still makes progress.
 #pragma once
 #include <linux/futex.h>
@@ -30,9 +30,13 @@ struct alignas(64) Barrier {
   char pad2[60];
 };
 
+// How long a thread polls before it sleeps. Polling is best while every thread has a core of its own, and far worse than sleeping once they
+// share cores; so the budget halves whenever polling was in vain, and grows back while it pays.
+constexpr int kLeastSpins = 100, kMostSpins = 6000;
+
 // All stores before the barrier are visible after it. The sleeper's count and the generation are sequentially consistent: either the
 // sleeper sees the new generation and does not sleep, or the last arriver sees the sleeper and wakes it.
-static void wait(Barrier* b, int nt, int spins) {
+static void wait(Barrier* b, int nt, int* spins) {
   const int32_t now = __atomic_load_n(&b->generation, __ATOMIC_RELAXED);
   if (__atomic_add_fetch(&b->arrived, 1, __ATOMIC_ACQ_REL) == nt) {
     __atomic_store_n(&b->arrived, 0, __ATOMIC_RELAXED);
@@ -40,10 +44,14 @@ static void wait(Barrier* b, int nt, int spins) {
     if (__atomic_load_n(&b->sleepers, __ATOMIC_SEQ_CST)) syscall(SYS_futex, &b->generation, FUTEX_WAKE_PRIVATE, 1 << 30, 0, 0, 0);
     return;
   }
-  for (int i = 0; i < spins; ++i) {
-    if (__atomic_load_n(&b->generation, __ATOMIC_ACQUIRE) != now) return;
+  for (int i = *spins; i > 0; --i) {
+    if (__atomic_load_n(&b->generation, __ATOMIC_ACQUIRE) != now) {
+      *spins = *spins + *spins / 8 < kMostSpins ? *spins + *spins / 8 : kMostSpins;
+      return;
+    }
     relax();
   }
+  *spins = *spins / 2 > kLeastSpins ? *spins / 2 : kLeastSpins;
   __atomic_add_fetch(&b->sleepers, 1, __ATOMIC_SEQ_CST);
   while (__atomic_load_n(&b->generation, __ATOMIC_SEQ_CST) == now) syscall(SYS_futex, &b->generation, FUTEX_WAIT_PRIVATE, now, 0, 0, 0);
   __atomic_sub_fetch(&b->sleepers, 1, __ATOMIC_SEQ_CST);
