@@ -110,8 +110,8 @@ def leaves(value: Any) -> Iterator[Expr]:
 _SAME = frozenset({"alias", "clone", "contiguous", "detach", "lift_fresh_copy", "dropout"})
 # fmt: off
 _ELEMENTWISE = frozenset({
-    "abs", "add", "clamp", "div", "exp", "log", "mul", "neg", "pow", "reciprocal", "rsqrt", "sigmoid", "softplus", "sqrt", "square", "sub", "tanh",
-    "to", "_to_copy", "type_as",
+    "abs", "add", "clamp", "div", "exp", "log", "mul", "neg", "pow", "reciprocal", "rsqrt", "sigmoid", "softplus", "sqrt", "square", "sub",
+    "tanh", "to", "_to_copy", "type_as",
 })
 # fmt: on
 

@@ -140,9 +140,9 @@ COMPLEX_TABLE: dict[str, Lowering] = {
 # fmt: off
 PARTWISE = frozenset({
     "aten." + name for name in (
-        "alias", "cat", "chunk", "clone", "contiguous", "detach", "expand", "expand_as", "flatten", "index", "index_select", "narrow", "neg",
-        "permute", "repeat", "reshape", "select", "slice", "split", "squeeze", "stack", "transpose", "unbind", "unflatten", "unsqueeze", "view",
-        "_unsafe_view",
+        "alias", "cat", "chunk", "clone", "contiguous", "detach", "expand", "expand_as", "flatten", "index", "index_select", "narrow",
+        "neg", "permute", "repeat", "reshape", "select", "slice", "split", "squeeze", "stack", "transpose", "unbind", "unflatten",
+        "unsqueeze", "view", "_unsafe_view",
     )
 })
 # fmt: on

@@ -250,13 +250,15 @@ def dropout(c: Context, x: Operand, p: float = 0.5, train: bool = False) -> Oper
 
 # fmt: off
 _FLOAT = {
-    **{op: op for op in ("exp", "exp2", "expm1", "log", "log1p", "sqrt", "rsqrt", "reciprocal", "tanh", "sigmoid", "silu", "erf", "sin", "cos")},
+    **{op: op for op in ("exp", "exp2", "expm1", "log", "log1p", "sqrt", "rsqrt", "reciprocal")},
+    **{op: op for op in ("tanh", "sigmoid", "silu", "erf", "sin", "cos")},
     "log_sigmoid": "log_sigmoid", "special_expm1": "expm1", "special_erf": "erf", "special_log1p": "log1p",
 }
 _SAME = ("neg", "abs", "relu", "floor", "ceil", "round", "sign", "square")
 _ARITHMETIC = {
     **{op: op for op in ("add", "sub", "mul", "remainder", "fmod", "maximum", "minimum", "atan2")},
-    "multiply": "mul", "subtract": "sub", "bitwise_left_shift": "shift_left", "bitwise_right_shift": "shift_right", "__lshift__": "shift_left", "__rshift__": "shift_right",
+    "multiply": "mul", "subtract": "sub", "bitwise_left_shift": "shift_left", "bitwise_right_shift": "shift_right",
+    "__lshift__": "shift_left", "__rshift__": "shift_right",
     "max.other": "maximum", "min.other": "minimum",
 }
 _COMPARE = {

@@ -62,7 +62,7 @@ def check(
         inputs = {name: a.numpy() for name, a in zip(names, given, strict=True)}
         with torch.no_grad():
             wanted = module(*given)
-        wanted = [w for w in (wanted if isinstance(wanted, (tuple, list)) else [wanted])]
+        wanted = wanted if isinstance(wanted, (tuple, list)) else [wanted]
         got = evaluate(lowered, constants, inputs, tokens=tokens)
         assert len(got) == len(wanted)
         for g, w in zip(got, wanted, strict=True):
