@@ -41,7 +41,7 @@ format: env
 	$(BIN)/ruff format .
 
 layers: env
-	$(BIN)/lint-imports --config setup.cfg
+	$(BIN)/lint-imports setup.cfg
 
 # Types are checked on the built wheel, so that a module the wheel forgot cannot hide behind the checkout.
 wheel: env

@@ -5,7 +5,7 @@ numpy has no bfloat16: `bf16` is held as `uint16` bit patterns, converted by `bf
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 __all__ = ["DType", "bf16_to_f32", "f32_to_bf16"]
 
 
-class DType(str, Enum):
+class DType(StrEnum):
     """Element type. The string value is what plan.json holds."""
 
     f32 = "f32"
