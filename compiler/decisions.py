@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mixplan.compiler.constants import Expr, Parameter, leaves
 from mixplan.compiler.lowering import Lowered
+from mixplan.compiler.lowering.builder import Source
 from mixplan.passes.decision import LayerDecision
 from mixplan.passes.precision.schemes import Scheme
 from mixplan.runtime.formats import WeightFormat
@@ -18,7 +19,7 @@ __all__ = ["Bits", "layer_name", "make_decisions", "scheme_text"]
 
 @dataclass(frozen=True)
 class Bits:
-    """Bits per parameter of the checkpoint: what the schemes ask for, and what is stored."""
+    """Bits per stored parameter: what the scheme asked for would give, and what is stored. Constants that are no parameters count too."""
 
     requested: float
     achieved: float
@@ -35,7 +36,7 @@ def scheme_text(fmt: WeightFormat) -> str:
 
 
 def make_decisions(
-    lowered: Lowered, decided: Mapping[str, LayerDecision], tied: Mapping[str, str], requested: Scheme, parameters: int
+    lowered: Lowered, decided: Mapping[str, LayerDecision], tied: Mapping[str, str], requested: Scheme
 ) -> tuple[tuple[Decision, ...], Bits]:
     """One record for each weight and format in which it is stored, and the bits over the whole model.
 
@@ -61,7 +62,7 @@ def make_decisions(
         stored += total
         elements = weight.rows * weight.columns * weight.copies
         wanted += requested.weight.effective_bits(weight.rows, weight.columns) * elements
-        for parameter in dict.fromkeys(p for piece in weight.pieces for p in _parameters(piece)):
+        for parameter in dict.fromkeys(_parameters(weight.pieces)):
             layer = layer_name(parameter.name)
             decision = by_layer.get(layer)
             scheme = str(decision.scheme) if decision and decision.scheme.weight == weight.format else scheme_text(weight.format)
@@ -74,9 +75,16 @@ def make_decisions(
                 requested=str(requested),
                 reason=decision.reason if decision else "",
             )
-    count = max(parameters, 1)
+    sizes = {p.name: p.numel for source in lowered.sources.values() for p in _parameters(_expressions(source))}
+    count = max(sum(sizes.values()), 1)
     return tuple(records.values()), Bits(requested=wanted / count, achieved=stored / count)
 
 
-def _parameters(expr: Expr) -> list[Parameter]:
-    return [leaf for leaf in leaves(expr) if isinstance(leaf, Parameter)]
+def _expressions(source: Source) -> Sequence[Expr]:
+    if source.packed is not None:
+        return source.packed.pieces
+    return () if source.expr is None else (source.expr,)
+
+
+def _parameters(expressions: Sequence[Expr]) -> list[Parameter]:
+    return [leaf for leaf in leaves(expressions) if isinstance(leaf, Parameter)]

@@ -135,7 +135,7 @@ def _compile(captured: Captured, root: Path, options: _Options, clock: _Clock) -
     lowered: Lowered = clock.run("lower", lambda: lower(passed.graph, constants))
     parts = partition(lowered.values, lowered.nodes, lowered.outputs, [get_target(name) for name in options.targets])
     layout = make_layout(lowered.values, lowered.sources, options.shard_bytes)
-    decisions, bits = make_decisions(lowered, context.decisions, tied, options.scheme, captured.model.parameters)
+    decisions, bits = make_decisions(lowered, context.decisions, tied, options.scheme)
     values = [msgspec.structs.replace(v, tensor=layout.tensors[i]) if i in layout.tensors else v for i, v in enumerate(lowered.values)]
     plan = Plan(
         schema_version=SCHEMA_VERSION,

@@ -96,7 +96,7 @@ class _Walk:
         except ValueError as reason:
             raise _unsupported(node, str(reason)) from reason
         if node is outer:
-            self._note_origin(env[node], before, str(node.meta.get("origin") or node.name))
+            self._note_origin(env[node], before, str(node.meta.get("origin") or ""))
 
     def _note_origin(self, result: Operand, before: int, origin: str) -> None:
         """The node that makes the result, if it was made just now, computes what the captured node computed."""
@@ -200,7 +200,8 @@ class _Walk:
 def _attribute(graph: fx.GraphModule, node: fx.Node) -> Operand:
     """A parameter (on the meta device), a buffer, or None for a submodule."""
     value: Any = graph
-    for part in str(node.target).split("."):
+    # Names may hold dots without there being submodules.
+    for part in [str(node.target)] if hasattr(graph, str(node.target)) else str(node.target).split("."):
         value = getattr(value, part)
     if not isinstance(value, torch.Tensor):
         return None
