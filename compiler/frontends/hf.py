@@ -6,13 +6,15 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from mixplan.compiler.capture import capture_decoder
 from mixplan.compiler.frontends.base import Captured, Source
 from mixplan.compiler.frontends.build import build_model
 from mixplan.compiler.frontends.config import load_config, read_json
-from mixplan.compiler.frontends.text import model_record, text_files
+from mixplan.compiler.frontends.text import model_record
+from mixplan.compiler.tokenizer.hf import hf_text_assets
 from mixplan.compiler.weights.converted import ConvertedWeights
 from mixplan.compiler.weights.directory import ShardedTensors
 
@@ -28,7 +30,7 @@ class HfCheckpoint:
         self.folder = folder
         self.config: Any = load_config(folder)
         self.generation = read_json(folder / "generation_config.json")
-        self.files = text_files(folder)
+        self.assets = hf_text_assets(folder)
         self.tensors = ShardedTensors(folder)
         try:
             self.model: Any = build_model(self.config)
@@ -36,6 +38,11 @@ class HfCheckpoint:
         except BaseException:
             self.tensors.close()
             raise
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know about the text side of the checkpoint."""
+        return self.assets.notes
 
     def capture(self) -> Captured:
         """Export the model; persistent buffers are read now, parameters later through `weights`."""
@@ -45,7 +52,10 @@ class HfCheckpoint:
                 buffers[name].copy_(torch.from_numpy(self.weights.read(name)))
         captured = capture_decoder(self.model)
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
-        return Captured(captured.graph, self.weights, model_record(self.config, self.generation, parameters), self._source(), self.files)
+        record = model_record(self.config, self.generation, parameters)
+        if self.assets.files:  # the tokenizer knows its own end tokens
+            record = msgspec.structs.replace(record, bos_token_id=self.assets.bos_token_id, eos_token_ids=self.assets.eos_token_ids)
+        return Captured(captured.graph, self.weights, record, self._source(), dict(self.assets.files))
 
     def close(self) -> None:
         """Close the weight files."""

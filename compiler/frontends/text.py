@@ -1,16 +1,12 @@
-"""What a Hugging Face directory says about text: special tokens, sampling defaults, and the files that the runtime needs."""
+"""The plan's record of a model: sizes, special tokens, sampling defaults."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
-from mixplan.compiler.frontends.config import read_json
-from mixplan.runtime.errors import CheckpointError
 from mixplan.runtime.plan import Model
 
-__all__ = ["context_length", "model_record", "text_files"]
+__all__ = ["context_length", "model_record"]
 
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 _LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_sequence_length", "seq_length")
@@ -42,31 +38,6 @@ def context_length(text: Any) -> int:
         if isinstance(value, int) and value > 0:
             return value
     return 2048
-
-
-def text_files(folder: Path) -> dict[str, bytes]:
-    """tokenizer.json, tokenizer_config.json and chat_template.jinja, as far as the directory has them."""
-    files = {name: (folder / name).read_bytes() for name in ("tokenizer.json", "tokenizer_config.json") if (folder / name).is_file()}
-    if "tokenizer.json" in files:
-        try:
-            json.loads(files["tokenizer.json"])
-        except ValueError as error:
-            raise CheckpointError(f"{folder / 'tokenizer.json'}: cannot be read as JSON: {error}") from None
-    template = folder / "chat_template.jinja"
-    if template.is_file():
-        files[template.name] = template.read_bytes()
-    elif text := _template(read_json(folder / "tokenizer_config.json")):
-        files[template.name] = text.encode()
-    return files
-
-
-def _template(config: dict[str, Any]) -> str | None:
-    """The default chat template inside tokenizer_config.json, which may hold one or several named ones."""
-    template = config.get("chat_template")
-    if isinstance(template, list):
-        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
-        template = named.get("default")
-    return template if isinstance(template, str) else None
 
 
 def _first(*values: Any) -> Any:
