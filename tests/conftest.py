@@ -1,8 +1,9 @@
-"""Fixtures that several areas share: the tolerance table, and the check of one op against an independent result."""
+"""Fixtures that several areas share: the tolerance table, the check of one op against an independent result, a tiny checkpoint."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -104,3 +105,41 @@ def run_op() -> Callable[..., Any]:
         return outputs[0] if len(outputs) == 1 else outputs
 
     return run
+
+
+_CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@pytest.fixture(scope="session")
+def tiny_llama_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Hugging Face directory: a random llama (hidden 64, 2 layers, vocabulary 512), a byte-level tokenizer, a ChatML template."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    from mixplan.compiler.frontends.tiny import tiny_model
+
+    folder = tmp_path_factory.mktemp("tiny") / "tiny-llama"
+    special = ["<|im_start|>", "<|im_end|>"]
+    tokens = [*special, *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    backend = Tokenizer(models.BPE(vocab={token: index for index, token in enumerate(tokens)}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(special)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=special[1])
+    tokenizer.chat_template = _CHATML
+    tokenizer.save_pretrained(folder)
+    tiny_model("llama", vocab_size=512, bos_token_id=0, eos_token_id=1, pad_token_id=1).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_llama_plan(tiny_llama_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`tiny_llama_dir` as an FP32 plan for this machine."""
+    from mixplan.compiler.pipeline import compile as compile_plan
+
+    plan = tmp_path_factory.mktemp("plans") / "tiny-llama.plan"
+    compile_plan(tiny_llama_dir, output=plan, scheme="FP32", isa=("native",))
+    return plan
