@@ -79,14 +79,22 @@ _DOWNLOAD = "The file is damaged or was written wrong: download or convert it ag
 def _byte_level(file: GgufFile, tokens: Sequence[str], patterns: Sequence[str], ignore_merges: bool) -> Tokenizer:
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
+    vocab = _vocabulary(file, tokens)
     merges = []
     for line in file.strings("tokenizer.ggml.merges"):
         # The first part is never empty, and may itself be a blank.
         at = line.find(" ", 1)
         if at < 0:
             raise CheckpointError(f"{file.path}: the merge {line!r} is not two tokens with a blank between them.", hint=_DOWNLOAD)
-        merges.append((line[:at], line[at + 1 :]))
-    tokenizer = Tokenizer(_bpe(file, models.BPE, vocab=_vocabulary(file, tokens), merges=merges, ignore_merges=ignore_merges))
+        left, right = line[:at], line[at + 1 :]
+        # Checked here, since the library crashes on such a merge.
+        for piece in (left, right, left + right):
+            if piece not in vocab:
+                raise CheckpointError(
+                    f"{file.path}: the merge {line!r} needs the token {piece!r}, which is not in the vocabulary.", hint=_DOWNLOAD
+                )
+        merges.append((left, right))
+    tokenizer = Tokenizer(_bpe(file, models.BPE, vocab=vocab, merges=merges, ignore_merges=ignore_merges))
     steps: list[Any] = [pre_tokenizers.Split(Regex(pattern), behavior="isolated") for pattern in patterns]
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*steps, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     tokenizer.decoder = decoders.ByteLevel()
@@ -186,7 +194,6 @@ def _add_ends(tokenizer: Tokenizer, file: GgufFile, tokens: Sequence[str], add_b
     single = [*([names[bos]] if bos is not None else []), "$A", *([names[eos]] if eos is not None else [])]
     tokenizer.post_processor = processors.TemplateProcessing(
         single=single,
-        pair=[*single, *(f"{piece}:1" for piece in single)],
         special_tokens=[(name, index) for index, name in names.items()],
     )
 

@@ -46,12 +46,25 @@ def _cased(numbers: str, suffix: str = "") -> str:
 _LLAMA3 = _modern(r"\p{N}{1,3}")
 _QWEN2 = _modern(r"\p{N}")
 _QWEN35 = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_TAIL}"
-_WORDS_AND_SIGNS = r" ?[^(\s|.,!?…。，、।۔،)]+"
-_HAN_AND_HANGUL = r"[一-龥ࠀ-一가-퟿]+"
+
+
+def _ranges(pairs: str) -> str:
+    """The inside of a character class from hexadecimal code points and ranges: letters of other scripts have look-alikes in source text."""
+    return "".join("-".join(f"\\x{{{point}}}" for point in pair.split("-")) for pair in pairs.split())
+
+
+_WORDS_AND_SIGNS = rf" ?[^(\s|.,!?{_ranges('2026 3002 FF0C 3001 0964 06D4 060C')})]+"
+_HAN_AND_HANGUL = f"[{_ranges('4E00-9FA5 0800-4E00 AC00-D7FF')}]+"
+_HAN_AND_KANA = f"[{_ranges('4E00-9FA5 3040-309F 30A0-30FF')}]+"
+_SIGNS = rf"\s?[!-/:-~{_ranges('FF01-FF0F FF1A-FF5E 2018-201F 3000-3002')}]+"
 # The letters of the scripts with upper and lower case, as DeepSeek's first tokenizer lists them.
-_CASED_SCRIPTS = (
-    "A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼ"
-    "ℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃"
+_CASED_SCRIPTS = _ranges(
+    "41-5A 61-7A B5 C0-D6 D8-F6 F8-1BA 1BC-1BF 1C4-293 295-2AF 370-373 376 377 37B-37D 37F 386 388-38A 38C 38E-3A1 3A3-3F5 3F7-481 "
+    "48A-52F 531-556 10A0-10C5 13A0-13F5 13F8-13FD 1C90-1CBA 1CBD-1CBF 1D00-1D2B 1D6B-1D77 1D79-1D9A 1E00-1F15 1F18-1F1D 1F20-1F45 "
+    "1F48-1F4D 1F50-1F57 1F59 1F5B 1F5D 1F5F-1F7D 1F80-1FB4 1FB6-1FBC 1FBE 1FC2-1FC4 1FC6-1FCC 1FD0-1FD3 1FD6-1FDB 1FE0-1FEC "
+    "1FF2-1FF4 1FF6-1FFC 2102 2107 210A-2113 2115 2119-211D 2124 2126 2128 212A-212D 212F-2134 2139 213C-213F 2145-2149 214E 2183 "
+    "2184 2C00-2C7B 2C7E-2CE4 2CEB-2CEE 2CF2 2CF3 A640-A66D A680-A69B A722-A76F A771-A787 A78B-A78E AB70-ABBF FB00-FB06 FB13-FB17 "
+    "FF21-FF3A FF41-FF5A 10400-1044F 104B0-104D3 104D8-104FB 10C80-10CB2 10CC0-10CF2 118A0-118DF 1E900-1E943"
 )
 _DEEPSEEK3_WORDS = (
     r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|""" + _TAIL
@@ -62,7 +75,7 @@ _DIGITS_PRE = PreTokenizer((r"\p{N}", _GPT2))
 _LLAMA3_PRE = PreTokenizer((_LLAMA3,))
 _QWEN2_PRE = PreTokenizer((_QWEN2,))
 _GPT4O_PRE = PreTokenizer((_cased(r"\p{N}{1,3}", _CONTRACTIONS + "?"),))
-_DEEPSEEK3_PRE = PreTokenizer((r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", _DEEPSEEK3_WORDS))
+_DEEPSEEK3_PRE = PreTokenizer((r"\p{N}{1,3}", _HAN_AND_KANA, _DEEPSEEK3_WORDS))
 _BAILING_PRE = PreTokenizer((r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",))
 
 PRE_TOKENIZERS: dict[str, PreTokenizer] = {
@@ -81,9 +94,7 @@ PRE_TOKENIZERS: dict[str, PreTokenizer] = {
         ("qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2", "megrez", "stablelm2", "hunyuan", "grok-2", "solar-open"), _QWEN2_PRE
     ),
     "qwen35": PreTokenizer((_QWEN35,)),
-    "deepseek-llm": PreTokenizer(
-        (r"[\r\n]", rf"\s?[{_CASED_SCRIPTS}]+", r"\s?[!-/:-~！-／：-～‘-‟　-。]+", r"\s+$", _HAN_AND_HANGUL, r"\p{N}+")
-    ),
+    "deepseek-llm": PreTokenizer((r"[\r\n]", rf"\s?[{_CASED_SCRIPTS}]+", _SIGNS, r"\s+$", _HAN_AND_HANGUL, r"\p{N}+")),
     "deepseek-coder": PreTokenizer((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _HAN_AND_HANGUL, r"\p{N}")),
     **dict.fromkeys(("deepseek-v3", "hunyuan-dense"), _DEEPSEEK3_PRE),
     "falcon": PreTokenizer((r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, "[0-9][0-9][0-9]")),
