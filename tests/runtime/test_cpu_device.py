@@ -1,0 +1,137 @@
+"""Where the CPU device takes its kernels from: the plan where it is trusted, our own compiler where it is not, and never anywhere else."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from mixplan.runtime import load
+from mixplan.runtime.devices import cpu_library
+from mixplan.runtime.devices.cpu import CpuDevice
+from mixplan.runtime.devices.cpu_info import isa_level_names, runnable_levels
+from mixplan.runtime.errors import CapacityError, OptionError, PlanError, UnsupportedError
+from mixplan.runtime.hal import CacheSpec, DeviceOptions
+from mixplan.runtime.plan_io import read_plan
+from mixplan.targets.base import CompileOptions
+from mixplan.targets.cpu.target import CpuTarget
+
+TOKENS = [3, 14, 15, 9, 26, 5, 35, 8, 9, 7]
+TOLERANCE = 2e-5  # one layer of float32 in another order of summation
+
+
+@pytest.fixture
+def cpu_plan(toy: Any, tmp_path: Path) -> Callable[..., Path]:
+    """write(levels, kernels=None): a plan of the toy decoder for the CPU, with binaries of these levels (or these bytes)."""
+
+    def write(levels: tuple[str, ...], kernels: dict[str, bytes] | None = None) -> Path:
+        builder, logits = toy.build(("cpu",))
+        plan = builder.plan(logits)
+        if kernels is None:
+            kernels = CpuTarget().compile(plan, plan.regions[0], CompileOptions(levels)).kernels if levels else {}
+        builder.files = {f"kernels/{level}.so": data for level, data in kernels.items()}
+        regions = builder._regions((logits,))
+        paths = {level: f"kernels/{level}.so" for level in kernels}
+        builder._regions = lambda outputs: tuple(msgspec.structs.replace(region, kernels=paths) for region in regions)
+        builder.write(tmp_path / "cpu.plan", logits)
+        return tmp_path / "cpu.plan"
+
+    return write
+
+
+def _logits(path: Path, **options: Any) -> np.ndarray:
+    with load(path, **options) as model:
+        whole = model.step(TOKENS, list(range(len(TOKENS))), [7] * len(TOKENS), logits="all")
+        again = [model.step([token], [i], [8]) for i, token in enumerate(TOKENS)]
+        np.testing.assert_allclose(np.concatenate(again), whole, atol=TOLERANCE)
+        return whole
+
+
+@pytest.fixture
+def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rebuild is an error."""
+    monkeypatch.setattr(cpu_library, "_rebuilt", lambda *a: pytest.fail("the kernels were compiled anew"))
+
+
+@pytest.mark.parametrize("level", isa_level_names())
+def test_trusted_kernels_run_at_each_level(toy: Any, cpu_plan: Callable[..., Path], no_compiler: None, level: str) -> None:
+    if level not in runnable_levels():
+        pytest.skip(f"this CPU cannot run {level}")
+    path = cpu_plan((level,))
+    np.testing.assert_allclose(_logits(path, trust=True, threads=2), toy.logits(TOKENS), atol=TOLERANCE)
+    with load(path, trust=True, isa=level) as model:
+        assert [(p.device, p.isa) for p in model.placement] == [("cpu", level)]
+
+
+def test_best_level_of_the_plan_is_taken(cpu_plan: Callable[..., Path], no_compiler: None) -> None:
+    levels = runnable_levels()[:2]
+    with load(cpu_plan(levels), trust=True) as model:
+        assert model.placement[0].isa == levels[0]
+
+
+def test_untrusted_kernels_are_compiled_anew_and_never_loaded(toy: Any, cpu_plan: Callable[..., Path]) -> None:
+    path = cpu_plan((), dict.fromkeys(runnable_levels(), b"not a library"))
+    np.testing.assert_allclose(_logits(path, device="cpu"), toy.logits(TOKENS), atol=TOLERANCE)
+
+
+def test_trusted_plan_without_this_level_is_compiled(toy: Any, cpu_plan: Callable[..., Path]) -> None:
+    np.testing.assert_allclose(_logits(cpu_plan(()), trust=True, device="cpu"), toy.logits(TOKENS), atol=TOLERANCE)
+
+
+def test_without_compiler_the_reference_device_takes_over(
+    toy: Any, cpu_plan: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = cpu_plan(())
+    monkeypatch.setenv("MIXPLAN_CC", "/nowhere/gcc")
+    with pytest.raises(UnsupportedError, match=r"is not trusted .*MIXPLAN_CC is '/nowhere/gcc', which is not a compiler"):
+        load(path, device="cpu")
+    with load(path) as model:
+        assert model.placement[0].device == "reference"
+        assert "MIXPLAN_CC" in model.placement[0].reason
+        np.testing.assert_allclose(
+            model.step(TOKENS, list(range(len(TOKENS))), [0] * len(TOKENS), logits="all"), toy.logits(TOKENS), atol=TOLERANCE
+        )
+
+
+def test_trusted_garbage_and_foreign_kernels_are_refused(make_toy: Any, tmp_path: Path, cpu_plan: Callable[..., Path]) -> None:
+    best = runnable_levels()[0]
+    with pytest.raises(UnsupportedError, match="cannot be loaded"):
+        load(cpu_plan((), {best: b"\x7fELF but no library"}), trust=True, device="cpu")
+    other, logits = make_toy().build(("cpu",), max_step_tokens=32)
+    plan = other.plan(logits)
+    foreign = CpuTarget().compile(plan, plan.regions[0], CompileOptions((best,))).kernels
+    shutil.rmtree(tmp_path / "cpu.plan")
+    with pytest.raises(PlanError, match="do not belong to it"):
+        load(cpu_plan((), foreign), trust=True, device="cpu")
+
+
+def test_wrong_options(cpu_plan: Callable[..., Path]) -> None:
+    path = cpu_plan(())
+    with pytest.raises(OptionError, match=r"no ISA level 'sse9'.*\nLevels: portable"):
+        load(path, device="cpu", isa="sse9")
+    with pytest.raises(UnsupportedError, match="cannot run kernels of level arm64" if "portable" in runnable_levels() else "portable"):
+        load(path, device="cpu", isa="arm64" if "portable" in runnable_levels() else "portable")
+    with pytest.raises(OptionError, match="threads is 0"):
+        load(path, device="cpu", threads=0)
+
+
+def test_kv_cache_beyond_the_address_space(cpu_plan: Callable[..., Path], no_compiler: None) -> None:
+    with read_plan(cpu_plan(runnable_levels()[:1])) as plan:
+        plan.trusted = True
+        with pytest.raises(CapacityError, match=r"bytes for a KV cache of \d+ pages cannot be had"):
+            CpuDevice(DeviceOptions()).load(plan, 0, CacheSpec(1 << 50, 32, 1, 1))
+
+
+def test_rebuild_command_reports(cpu_plan: Callable[..., Path]) -> None:
+    command = [sys.executable, "-m", "mixplan.targets.cpu", "rebuild", str(cpu_plan(())), "--isa", "portable", "--region"]
+    done = subprocess.run([*command, "nothing"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "has no region 'nothing'" in done.stderr
+    assert "Regions: cpu_0" in done.stderr

@@ -1,0 +1,149 @@
+"""Targets: the registry, what the CPU target supports, the hardware record."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from mixplan.runtime.devices import cpu_info
+from mixplan.runtime.dtypes import DType
+from mixplan.runtime.errors import OptionError, UnsupportedError
+from mixplan.runtime.ops import OPS
+from mixplan.runtime.plan import Model, Node, Plan, Provenance, Region, Sym, Value
+from mixplan.targets import hardware as hardware_module
+from mixplan.targets import registry
+from mixplan.targets.base import CompileOptions, Target
+from mixplan.targets.cpu.codegen.ops.table import EMITTERS, POINTWISE
+from mixplan.targets.cpu.target import CpuTarget
+from mixplan.targets.hardware import hardware
+from mixplan.targets.registry import get_target, target_names
+
+T = Sym("T")
+
+
+def test_registry_finds_builtin_targets() -> None:
+    assert target_names()[:3] == ("cpu", "reference", "null")
+    for name in ("cpu", "reference", "null"):
+        assert isinstance(get_target(name), Target)
+        assert get_target(name).name == name == get_target(name).capabilities().name
+
+
+def test_unknown_target_lists_the_valid() -> None:
+    with pytest.raises(OptionError, match=r"there is no target 'tpu'.\nTargets here: cpu, reference, null"):
+        get_target("tpu")
+
+
+def test_duplicate_name_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    twice = EntryPoint("cpu", "elsewhere:Cpu", "mixplan.targets")
+    monkeypatch.setattr(registry, "entry_points", lambda group: [twice])
+    registry._factories.cache_clear()
+    try:
+        with pytest.raises(OptionError, match=r"two targets are named 'cpu'; the second is elsewhere:Cpu"):
+            target_names()
+    finally:
+        registry._factories.cache_clear()
+
+
+def test_third_party_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = EntryPoint("null2", "mixplan.targets.null.target:NullTarget", "mixplan.targets")
+    monkeypatch.setattr(registry, "entry_points", lambda group: [extra])
+    registry._factories.cache_clear()
+    get_target.cache_clear()
+    try:
+        assert "null2" in target_names()
+        assert get_target("null2").supports(Node("add", (), ()), [])
+    finally:
+        registry._factories.cache_clear()
+        get_target.cache_clear()
+
+
+def test_every_op_of_the_table_has_a_native_form() -> None:
+    assert set(OPS) == set(EMITTERS) | set(POINTWISE)
+
+
+def _value(dtype: str, *shape: object, kind: str = "node") -> Value:
+    return Value("v", kind, DType(dtype), tuple(shape))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("node", "values", "reason"),
+    [
+        (Node("fft", (0,), (1,)), [_value("f32", T)] * 2, "op 'fft' has no CPU kernel"),
+        (Node("exp", (0,), (1,)), [_value("bf16", T)] * 2, "exp has no native form for bf16"),
+        (Node("div", (0, 0), (1,)), [_value("i64", T)] * 2, "div has no native form for i64"),
+        (Node("reshape", (0,), (1,)), [_value("f32", T), _value("f32", *[1] * 8, T)], "9 dimensions; the kernels walk at most 8"),
+        (Node("cat", (0, 0), (1,)), [_value("f32", T, 0)] * 2, "a dimension of size 0"),
+        (Node("linear", (0, 0), (1,), {"format": "i3"}), [_value("f32", T, 4)] * 2, "weight format 'i3' has no kernel"),
+        (Node("linear_q", (0, 0), (1,), {"format": "bf16"}), [_value("f32", T, 4)] * 2, "linear_q needs an i8 or i4 weight, not bf16"),
+        (
+            Node("gated_linear", (0, 0), (1,), {"format": "i8", "activation": "sin"}),
+            [_value("f32", T, 4)] * 2,
+            "activation 'sin' has no kernel",
+        ),
+    ],
+)
+def test_refusals_name_their_reason(node: Node, values: list[Value], reason: str) -> None:
+    support = CpuTarget().supports(node, values)
+    assert not support
+    assert reason in support.reason
+
+
+def test_compile_refuses_what_supports_refuses() -> None:
+    values = (_value("f32", T, kind="input"), _value("f32", T))
+    plan = Plan(
+        1,
+        "p",
+        Model("m", 1, 1, 1),
+        values,
+        (Node("fft", (0,), (1,), name="mixer"),),
+        (),
+        (1,),
+        (),
+        8,
+        (),
+        32.0,
+        Provenance("", "", {}, {}, {}),
+    )
+    with pytest.raises(UnsupportedError, match=r"Node 'mixer' \(fft\) cannot be compiled for the CPU: op 'fft' has no CPU kernel"):
+        CpuTarget().compile(plan, Region("r", "cpu", 0, 1, (0,), (1,)), CompileOptions(("portable",)))
+
+
+def test_unknown_level_is_an_error() -> None:
+    values = (_value("f32", T, kind="input"), _value("f32", T))
+    plan = Plan(1, "p", Model("m", 1, 1, 1), values, (Node("exp", (0,), (1,)),), (), (1,), (), 8, (), 32.0, Provenance("", "", {}, {}, {}))
+    with pytest.raises(OptionError, match=r"there is no ISA level 'avx1024'.\nLevels: portable, x86-64-v3"):
+        CpuTarget().compile(plan, Region("r", "cpu", 0, 1, (0,), (1,)), CompileOptions(("avx1024",)))
+
+
+def test_hardware_record() -> None:
+    record = hardware()
+    assert 1 <= record.cores <= record.machine_cores
+    assert record.memory_limit <= record.memory
+    assert record.arch
+    assert list(record.flags) == sorted(record.flags)
+
+
+def test_sizes_and_cpu_lists_of_sysfs() -> None:
+    assert hardware_module._size("480M") == 480 << 20
+    assert hardware_module._size("32K") == 32768
+    assert hardware_module._size("") == 0
+    assert hardware_module._count("0-3,8") == 5
+
+
+def test_levels_need_their_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_info, "cpu_flags", lambda: tuple(cpu_info.ISA_LEVELS[1].needs))
+    monkeypatch.setattr(cpu_info.platform, "machine", lambda: "x86_64")
+    cpu_info.runnable_levels.cache_clear()
+    try:
+        assert cpu_info.runnable_levels() == ("x86-64-v3", "portable")
+    finally:
+        cpu_info.runnable_levels.cache_clear()
+
+
+def test_quota_cuts_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_info.os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setattr(cpu_info, "_cgroup_quota", lambda: 2.5)
+    assert cpu_info.allowed_cores() == 2
+    monkeypatch.setattr(cpu_info, "_cgroup_quota", lambda: 0.5)
+    assert cpu_info.allowed_cores() == 1
