@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -13,7 +14,7 @@ import numpy as np
 
 from mixplan.runtime.devices.cpu_abi import CreateArgs, StepArgs, attention_layers, region_constants
 from mixplan.runtime.devices.cpu_info import allowed_cores, runnable_levels
-from mixplan.runtime.devices.cpu_library import Library, open_library
+from mixplan.runtime.devices.cpu_library import open_library
 from mixplan.runtime.errors import CapacityError, InternalError, OptionError, RequestError
 from mixplan.runtime.hal import PAGE_SIZE, Array, CacheSpec, DeviceOptions, LoadedRegion, Step, Support
 from mixplan.runtime.plan import Value, dim_value
@@ -60,10 +61,9 @@ def _reserve(size: int, what: str) -> mmap.mmap:
     except (OSError, OverflowError, ValueError) as error:
         raise CapacityError(f"{size} bytes for {what} cannot be had: {error}.") from error
     if size >= 4 << 20 and hasattr(mmap, "MADV_HUGEPAGE"):
-        try:
+        # Only a matter of speed.
+        with contextlib.suppress(OSError):
             memory.madvise(mmap.MADV_HUGEPAGE)
-        except OSError:
-            pass  # only a matter of speed
     return memory
 
 
@@ -159,15 +159,16 @@ class _CpuRegion:
     def _input(self, step: Step, index: int, value: Value, inputs: Mapping[int, Array]) -> Array:
         array = np.asarray(inputs[index], order="C")
         if array.shape != self._shape(step, value) or array.dtype != value.dtype.numpy:
-            raise InternalError(f"Region input {value.name!r} is {array.dtype} {array.shape}, declared {value.dtype.value} {self._shape(step, value)}.")
+            wanted = f"{value.dtype.value} {self._shape(step, value)}"
+            raise InternalError(f"Region input {value.name!r} is {array.dtype} {array.shape}, declared {wanted}.")
         return array
 
     def _output(self, step: Step, value: Value, offset: int) -> Array:
         shape = self._shape(step, value)
         count = prod(shape)
-        if count * value.dtype.itemsize > _KEPT_OUTPUT:
+        if count == 0 or count * value.dtype.itemsize > _KEPT_OUTPUT:
             return np.empty(shape, value.dtype.numpy)
-        return np.frombuffer(self._kept, value.dtype.numpy, count=count, offset=offset).reshape(shape) if count else np.empty(shape, value.dtype.numpy)
+        return np.frombuffer(self._kept, value.dtype.numpy, count=count, offset=offset).reshape(shape)
 
     def metrics(self) -> dict[str, float]:
         """Bytes set aside (the system gives memory only for what is touched), and threads."""

@@ -1,7 +1,7 @@
 """`python -m mixplan.targets.cpu rebuild PLAN --region NAME --isa LEVEL`: compile a region of a plan anew, from our own templates.
 
-Prints the path of the library in the local cache. The CPU device runs it in a process of its own for plans whose binaries are not trusted, so
-that the runtime itself needs neither jinja2 nor a compiler.
+Prints the path of the library in the local cache. The CPU device runs it in a process of its own for plans whose binaries are not
+trusted, so that the runtime itself needs neither jinja2 nor a compiler.
 """
 
 from __future__ import annotations

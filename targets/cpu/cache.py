@@ -16,6 +16,8 @@ from mixplan.runtime.errors import OutputError
 
 __all__ = ["cache_root", "cached_kernel", "kernel_key"]
 
+_HINT = "Set XDG_CACHE_HOME to a folder of yours."
+
 
 def cache_root() -> Path:
     """The directory of all caches of mixplan."""
@@ -38,11 +40,11 @@ def _folder() -> Path:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         status = folder.stat()
     except OSError as error:
-        raise OutputError(f"The kernel cache {folder} cannot be made: {error.strerror}.", hint="Set XDG_CACHE_HOME to a folder of yours.") from error
+        raise OutputError(f"The kernel cache {folder} cannot be made: {error.strerror}.", hint=_HINT) from error
     if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise OutputError(
             f"The kernel cache {folder} belongs to another user or can be written by others, so its libraries cannot be trusted.",
-            hint="Set XDG_CACHE_HOME to a folder of yours, or correct the owner and mode.",
+            hint=f"{_HINT[:-1]}, or correct the owner and mode.",
         )
     return folder
 

@@ -14,7 +14,7 @@ __all__ = ["LevelFlags", "default_levels", "level_flags", "resolve_levels"]
 
 @dataclass(frozen=True)
 class LevelFlags:
-    """zig: -target and -mcpu for the clang in ziglang. native: the same for the system's gcc or clang, which must be of the level's arch."""
+    """zig: -target and -mcpu for the clang in ziglang. native: the same for a gcc or clang of the level's own architecture."""
 
     arch: str
     zig: tuple[str, ...]
@@ -27,9 +27,7 @@ _WIDE = "-mprefer-vector-width=512"
 _FLAGS = {
     "portable": LevelFlags("x86_64", (*_X86, "-mcpu=x86_64"), ("-march=x86-64",)),
     "x86-64-v3": LevelFlags("x86_64", (*_X86, "-mcpu=x86_64_v3"), ("-march=x86-64-v3",)),
-    "x86-64-v4-vnni": LevelFlags(
-        "x86_64", (*_X86, "-mcpu=x86_64_v4+avx512vnni", _WIDE), ("-march=x86-64-v4", "-mavx512vnni", _WIDE)
-    ),
+    "x86-64-v4-vnni": LevelFlags("x86_64", (*_X86, "-mcpu=x86_64_v4+avx512vnni", _WIDE), ("-march=x86-64-v4", "-mavx512vnni", _WIDE)),
     "x86-64-v4-bf16": LevelFlags(
         "x86_64",
         (*_X86, "-mcpu=x86_64_v4+avx512vnni+avx512bf16", _WIDE),

@@ -1,7 +1,7 @@
 """Places the arena's buffers: two buffers share memory where no op needs both.
 
-Buffers are taken in the order in which ops first write them, and go to the smallest free gap that holds them; the arena grows only where there
-is none. Sizes are those of the largest step, so that offsets are constants of the generated code.
+Buffers are taken in the order in which ops first write them, and go to the smallest free gap that holds them; the arena grows only
+where there is none. Sizes are those of the largest step, so that offsets are constants of the generated code.
 """
 
 from __future__ import annotations

@@ -106,7 +106,9 @@ def _work(op: Op) -> tuple[int, int, int, int]:
 
 
 def _tables(builder: Builder) -> tuple[list[_Entry], list[_Place]]:
-    entries, places, known = [], [], {}
+    entries: list[_Entry] = []
+    places: list[_Place] = []
+    known: dict[tuple[tuple[str, int, int], ...], int] = {}
     for op in builder.ops:
         key = tuple((_KINDS[o.buffer.kind], _index(o.buffer), _offset(o.buffer, o.offset)) for o in op.operands)
         # Pairs of ops on the same operands (attention) share one stretch of the table.
@@ -130,24 +132,28 @@ def render_region(plan: Plan, region: Region) -> RenderedRegion:
     builder = build_region(plan, region)
     arena_bytes = plan_memory(builder.ops)
     entries, places = _tables(builder)
-    source = _environment().get_template("region.cpp.j2").render(
-        name=_comment(region.name),
-        plan=_comment(plan.name),
-        version=__version__,
-        headers=_headers(builder.headers),
-        functions=list(builder.functions.values()),
-        ops=entries,
-        operands=places,
-        kv=builder.kv,
-        scratch=builder.scratch,
-        max_tokens=plan.max_step_tokens,
-        arena_bytes=arena_bytes,
-        constants=len(builder.constants),
-        inputs=len(region.inputs),
-        outputs=len(region.outputs),
-        serial_work=_SERIAL_WORK,
-        idle_spins=_IDLE_SPINS,
-        abi=ABI_VERSION,
+    source = (
+        _environment()
+        .get_template("region.cpp.j2")
+        .render(
+            name=_comment(region.name),
+            plan=_comment(plan.name),
+            version=__version__,
+            headers=_headers(builder.headers),
+            functions=list(builder.functions.values()),
+            ops=entries,
+            operands=places,
+            kv=builder.kv,
+            scratch=builder.scratch,
+            max_tokens=plan.max_step_tokens,
+            arena_bytes=arena_bytes,
+            constants=len(builder.constants),
+            inputs=len(region.inputs),
+            outputs=len(region.outputs),
+            serial_work=_SERIAL_WORK,
+            idle_spins=_IDLE_SPINS,
+            abi=ABI_VERSION,
+        )
     )
     return RenderedRegion(source, arena_bytes, len(builder.functions), len(builder.ops))
 

@@ -49,9 +49,7 @@ class CpuTarget:
             available = Support(True, find_compiler().identity)
         except MixplanError as error:
             available = Support(False, str(error))
-        return Capabilities(
-            self.name, available, default_levels(), formats=("f32", "bf16", "i8", "i4"), activations=("f32", "bf16", "i8")
-        )
+        return Capabilities(self.name, available, default_levels(), formats=("f32", "bf16", "i8", "i4"), activations=("f32", "bf16", "i8"))
 
     def supports(self, node: Node, values: Sequence[Value]) -> Support:
         """See Target.supports."""

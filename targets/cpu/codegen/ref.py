@@ -17,7 +17,10 @@ _LARGE_T, _LARGE_R = 1_000_003, 999_983
 
 @dataclass(eq=False)
 class Buffer:
-    """One piece of memory. index: of the constant, region input, region output or KV storage; for the arena, `offset` is set by the memory planner."""
+    """One piece of memory.
+
+    index: of the constant, region input, region output or KV storage. The memory planner sets the `offset` of those in the arena.
+    """
 
     kind: Literal["arena", "const", "input", "output", "kv", "literal"]
     index: int = 0

@@ -83,9 +83,7 @@ class Kit:
         declared = [] if shape is None else [(DType(dtype), tuple(shape))]
         if name == "cast":
             declared = [(DType(dtype), self.values[inputs[0]].shape)]
-        made = [
-            self._value(kind="node", dtype=kind, shape=tuple(dims)) for kind, dims in op_spec(name).infer(given, attrs, declared)
-        ]
+        made = [self._value(kind="node", dtype=kind, shape=tuple(dims)) for kind, dims in op_spec(name).infer(given, attrs, declared)]
         self.nodes.append(Node(op=name, inputs=inputs, outputs=tuple(made), attrs=attrs, name=f"{name}_{len(self.nodes)}"))
         if out:
             self.outputs += made
@@ -155,7 +153,9 @@ class Kit:
             rtol, atol = self.tolerances.get(index, (2e-6, 1e-6) if a.dtype == np.float32 else (0, 0))
             np.testing.assert_allclose(a, b, rtol=rtol, atol=atol, equal_nan=True, err_msg=f"{note}: {made}")
 
-    def check(self, level: str, threads: Sequence[int] = (1, 2), sizes: Sequence[tuple[int, int]] = ((1, 1), (7, 3), (65, 65), (7, 0))) -> None:
+    def check(
+        self, level: str, threads: Sequence[int] = (1, 2), sizes: Sequence[tuple[int, int]] = ((1, 1), (7, 3), (65, 65), (7, 0))
+    ) -> None:
         """Run both devices at several sizes and thread counts, and compare all outputs."""
         loaded = self.loaded(level)
         caches = CacheSpec(pages=32, page_size=32, max_sequences=4, max_pages_per_sequence=8)

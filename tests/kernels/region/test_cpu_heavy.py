@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -123,7 +124,7 @@ def test_attention_over_steps(kit: Any, level: str, case: str) -> None:
     packed = kit.input(1, T, heads * k_dim + kv_heads * (k_dim + v_dim))
     for layer in range(2):
         ends = np.cumsum([0, heads * k_dim, kv_heads * k_dim, kv_heads * v_dim])
-        parts = [kit.op("slice", packed, axis=2, start=int(a), stop=int(b), out=False) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+        parts = [kit.op("slice", packed, axis=2, start=int(a), stop=int(b), out=False) for a, b in pairwise(ends)]
         shapes = ((1, T, heads, k_dim), (1, T, kv_heads, k_dim), (1, T, kv_heads, v_dim))
         q, k, v = (kit.op("reshape", part, shape=shape, out=False) for part, shape in zip(parts, shapes, strict=True))
         kit.op("attention", q, k, v, *extra, layer=layer, tol=(1e-3, 1e-3) if layer else SUM, **attrs)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from mixplan.runtime.dtypes import DType
 from mixplan.runtime.plan import Node, Value
 from mixplan.targets.cpu.codegen.builder import Builder
+from mixplan.targets.cpu.codegen.ops.common import number
 from mixplan.targets.cpu.codegen.pointwise import Statement, write_nest
 from mixplan.targets.cpu.codegen.poly import Poly
 from mixplan.targets.cpu.codegen.ref import Ref
@@ -74,7 +75,7 @@ _FORMS: dict[str, tuple[str, str, str]] = {
 POINTWISE = frozenset({*_FORMS, "where", "cast"})
 # Element operations that one element of an op is worth, where that is far from 1.
 _COST = {"exp": 4, "silu": 5, "sigmoid": 5, "tanh": 8, "gelu": 12, "gelu_tanh": 12, "erf": 10}
-_LIBM_COST = {name: 20 for name in "exp2 expm1 log log1p sin cos pow atan2 fmod remainder floor_div softplus log_sigmoid".split()}
+_LIBM = ("exp2", "expm1", "log", "log1p", "sin", "cos", "pow", "atan2", "fmod", "remainder", "floor_div", "softplus", "log_sigmoid")
 _TYPES = {DType.i64: "int64_t", DType.i32: "int32_t", DType.i16: "int16_t", DType.i8: "int8_t", DType.u8: "uint8_t"}
 _NARROW = {DType.f16: "round_f16((float)({}))", DType.bf16: "round_bf16((float)({}))"}
 
@@ -113,7 +114,7 @@ def _expression(builder: Builder, node: Node, names: Sequence[str]) -> str:
         return _cast(source, target, names[0])
     numbers = {}
     if node.op == "softplus":
-        numbers = {key: literal(float(str(node.attrs.get(key, default))), DType.f32) for key, default in (("beta", 1.0), ("threshold", 20.0))}
+        numbers = {key: literal(number(node, key, default), DType.f32) for key, default in (("beta", 1.0), ("threshold", 20.0))}
     return _form(node.op, source).format(*names, t=_TYPES.get(source, "float"), **numbers)
 
 
@@ -141,7 +142,7 @@ def emit_chain(builder: Builder, nodes: Sequence[int], live: frozenset[int]) -> 
             names.append(loads[key])
         made[node.outputs[0]] = f"v{len(made)}"
         statements.append(Statement(made[node.outputs[0]], builder.value(node.outputs[0]).dtype, _expression(builder, node, names)))
-        cost += _COST.get(node.op, 0) or _LIBM_COST.get(node.op, 1)
+        cost += 20 if node.op in _LIBM else _COST.get(node.op, 1)
     shape = builder.shape(plan.nodes[nodes[-1]].outputs[0])
     stores = [(name, builder.output(value)) for value, name in made.items() if value in live]
     writer = Writer()

@@ -95,9 +95,7 @@ def emit_scatter(builder: Builder, node: Node, index: int) -> None:
     w.use("generic/index.h")
     pi, ps, py = w.pointer(pick), w.pointer(src), w.pointer(y, write=True)
     others = without(pick.shape, axis)
-    vy, vi, vs = joint_views(
-        others, [(py, without(y.strides, axis)), (pi, without(pick.strides, axis)), (ps, without(src.strides, axis))]
-    )
+    vy, vi, vs = joint_views(others, [(py, without(y.strides, axis)), (pi, without(pick.strides, axis)), (ps, without(src.strides, axis))])
     w.line(
         f"scatter<{STORAGE[x.dtype]}, {STORAGE[pick.dtype]}, {'true' if add else 'false'}>"
         f"(c, {vy}, {y.shape[axis]}, {y.strides[axis]}, {vi}, {pick.shape[axis]}, {pick.strides[axis]}, {vs}, {src.strides[axis]});"
