@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from mixplan.compiler.export.complex_numbers import rewrite_complex
 from mixplan.compiler.export.context import ExportContext, exporting
 from mixplan.compiler.export.eager_attention import number_attention, rewrite_eager_attention
 from mixplan.compiler.export.exporter import export
@@ -54,6 +55,7 @@ def capture_decoder(model: nn.Module) -> CapturedGraph:
         program = export(DecoderStep(copy, context), args, (_MAX, _longest(model)), context)
     tied = tied_names(model)
     graph = unlift(program, tied, dict(copy.named_buffers()))
+    rewrite_complex(graph)
     rewrite_eager_attention(graph, _WINDOW)
     rewrite_positions(graph)
     check_mixing(graph, next(n.meta["val"].shape[1] for n in graph.graph.nodes if n.name == "token_ids"))

@@ -15,13 +15,15 @@ import torch
 from torch import Tensor, fx
 
 from mixplan.compiler.export.biases import Bias, read_bias
-from mixplan.compiler.export.editing import constant, evaluate, insert
+from mixplan.compiler.export.editing import constant, drop_dead, evaluate, insert
 
 __all__ = ["number_attention", "rewrite_eager_attention"]
 
 aten = torch.ops.aten
 _SOFTMAX = ("softmax", "_softmax", "_safe_softmax")
-_SAME = frozenset("to _to_copy type_as contiguous clone alias detach dropout float view reshape _unsafe_view unsqueeze squeeze expand lift_fresh".split())
+_SAME = frozenset(
+    "to _to_copy type_as contiguous clone alias detach dropout float view reshape _unsafe_view unsqueeze squeeze expand lift_fresh".split()
+)
 _PRODUCTS = ("matmul", "bmm", "baddbmm")
 
 
@@ -53,8 +55,7 @@ def rewrite_eager_attention(module: fx.GraphModule, tokens: int) -> int:
         elif op_name(node) == "scaled_dot_product_attention" and _rewrite_fused(module, node, tokens):
             count += 1
     if count:
-        module.graph.eliminate_dead_code()
-        module.recompile()
+        drop_dead(module)
     return count
 
 
@@ -202,5 +203,3 @@ def _product(module: fx.GraphModule, node: fx.Node, name: str, scores: _Scores, 
             scores.bias.append((scores.scale * beta, added))
         scores.scale *= alpha
     return True
-
-

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensor
 
-__all__ = ["constant", "evaluate", "insert"]
+__all__ = ["constant", "drop_dead", "evaluate", "insert"]
 
 _MISSING = object()
 
@@ -45,6 +45,24 @@ def constant(before: fx.Node, name: str, value: Tensor) -> fx.Node:
         node = before.graph.get_attr(target)
     node.meta["val"] = before.meta["val"].fake_mode.from_tensor(value)
     return node
+
+
+def drop_dead(module: fx.GraphModule) -> None:
+    """Erase nodes without users, in-place ops on tensors that nothing else reads included, and recompile."""
+    module.graph.eliminate_dead_code()
+    for node in reversed(list(module.graph.nodes)):
+        if node.users or not isinstance(node.target, torch._ops.OpOverload) or not node.target._schema.is_mutable:
+            continue
+        changed = node.args[0]
+        fresh = isinstance(changed, fx.Node) and isinstance(changed.target, torch._ops.OpOverload) and not _is_view(changed.target)
+        if fresh and len(changed.users) == 1:
+            module.graph.erase_node(node)
+    module.graph.eliminate_dead_code()
+    module.recompile()
+
+
+def _is_view(target: torch._ops.OpOverload) -> bool:
+    return any(argument.alias_info is not None for argument in target._schema.arguments)
 
 
 def evaluate(module: fx.GraphModule, node: Any, tokens: int) -> Tensor | None:

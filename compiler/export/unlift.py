@@ -9,6 +9,7 @@ from torch import Tensor, fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
+from mixplan.compiler.export.editing import insert
 from mixplan.compiler.export.wrapper import PREFIX
 
 __all__ = ["unlift"]
@@ -68,6 +69,9 @@ def _drop_checks(graph: fx.Graph) -> None:
     for node in reversed(list(graph.nodes)):
         if node.target is torch.ops.aten.dropout.default and not (node.args[2] and node.args[1]):
             node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+        elif node.target is torch.ops.aten.numpy_T.default:
+            node.replace_all_uses_with(insert(node, torch.ops.aten.permute.default, node.args[0], list(range(node.meta["val"].ndim))[::-1]))
             graph.erase_node(node)
         elif node.op == "call_function" and not node.users and "assert" in str(node.target):
             graph.erase_node(node)

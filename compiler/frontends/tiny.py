@@ -104,5 +104,7 @@ def randomize(model: nn.Module, seed: int = 0) -> None:
             noise = torch.randn(parameter.shape, generator=generator)
             if parameter.ndim >= 2:
                 parameter.copy_(noise * (1.0 if "emb" in name else 1.5 * parameter.shape[-1] ** -0.5))
+            elif bool(parameter.any()):
+                parameter.mul_(1 + noise * 0.1)
             else:
                 parameter.add_(noise * 0.1)
