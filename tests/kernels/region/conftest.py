@@ -185,3 +185,8 @@ def level(request: pytest.FixtureRequest) -> str:
     if request.param not in runnable_levels():
         pytest.skip(f"this CPU cannot run {request.param}")
     return str(request.param)
+
+
+@pytest.fixture
+def make_kit() -> type[Kit]:
+    return Kit
