@@ -58,6 +58,16 @@ def test_ids_and_chat_equal_transformers(tmp_path: Path) -> None:
     assert tokenizer.encode_chat(messages) == reference.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
 
 
+@pytest.mark.parametrize("bos", [True, False, None])
+@pytest.mark.parametrize("eos", [True, False, None])
+def test_beginning_and_end_tokens_that_the_settings_ask_for(tmp_path: Path, bos: bool | None, eos: bool | None) -> None:
+    settings = {name: value for name, value in (("add_bos_token", bos), ("add_eos_token", eos)) if value is not None}
+    _directory(tmp_path, **settings)
+    tokenizer = Tokenizer(hf_text_assets(tmp_path).files["tokenizer.json"])
+    reference = PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    assert tokenizer.encode("Hello") == reference("Hello")["input_ids"]
+
+
 def test_long_text_is_neither_cut_nor_padded(tmp_path: Path) -> None:
     _directory(tmp_path)
     tokenizer = Tokenizer(hf_text_assets(tmp_path).files["tokenizer.json"])
