@@ -1,13 +1,13 @@
-"""Capture: a causal LM as a `torch.fx` graph of one ragged step.
+"""Capture: a causal language model as a `torch.fx` graph of one ragged step.
 
 The graph's placeholders are `token_ids`, `position_ids`, `sequence_lengths` (i64 [1, T]) and `logit_rows` (i64 [R]); its one output is the
-logits f32 [1, R, V]. `mixplan::attention` is the only node that mixes tokens. Parameters are get_attr nodes under the model's names and hold
-meta tensors; buffers hold real tensors.
+logits f32 [1, R, V]. `mixplan::attention` is the only node that mixes tokens. Parameters are get_attr nodes under the model's names that
+hold meta tensors; buffers hold real tensors.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,53 +23,67 @@ from mixplan.compiler.export.positions import rewrite_positions
 from mixplan.compiler.export.rope import patch_rotary
 from mixplan.compiler.export.skeleton import skeleton
 from mixplan.compiler.export.unlift import unlift
-from mixplan.compiler.export.wrapper import DecoderStep
+from mixplan.compiler.export.wrapper import DecoderStep, ModuleStep
 from mixplan.compiler.frontends.text import context_length
 
-__all__ = ["CapturedGraph", "capture_decoder"]
+__all__ = ["CapturedGraph", "capture_decoder", "capture_module"]
 
-_MAX = 1 << 20
-# Prompt length at which attention biases outside the interface are read: longer than their windows.
-_WINDOW = 300
+# Bounds of T in the export. The second try, with the model's context length, is for code that compares T with the size of a table.
+_LONGEST = 1 << 20
+_SHORTEST = 64
+# Prompt length at which attention biases outside the interface are read, at least: it has to be longer than their windows.
+_PROMPT = 300
+_LONGEST_PROMPT = 4400
 
 
 @dataclass
 class CapturedGraph:
-    """The graph, the names of its parameters, and the number of attention nodes."""
+    """The graph, and the number of attention nodes in it."""
 
     graph: fx.GraphModule
-    parameters: tuple[str, ...]
     layers: int
-    tied: dict[str, str] = field(default_factory=dict)
 
 
 def capture_decoder(model: nn.Module) -> CapturedGraph:
-    """Capture a transformers causal LM (with parameters on any device, meta included), which is left as it is."""
+    """Capture a transformers causal LM (with parameters on any device, meta included), which is left as it is.
+
+    UnsupportedError names the line of the model's code that cannot be captured, or the node that mixes tokens outside attention.
+    """
     copy: Any = skeleton(model)
     set_implementations(copy)
     patch_rotary(copy)
     context = ExportContext()
+    text = copy.config.get_text_config()
+    windows = [getattr(text, name, None) for name in ("sliding_window", "window_size", "attention_window")]
+    prompt = max([_PROMPT, *(2 * w for w in windows if isinstance(w, int))])
+    bounds = (_LONGEST, max(_SHORTEST, context_length(text) - 1))
+    return _capture(DecoderStep(copy, context), model, copy, context, bounds, min(prompt, _LONGEST_PROMPT))
+
+
+def capture_module(module: nn.Module) -> CapturedGraph:
+    """Capture a module whose forward takes token ids [1, T], and maybe positions, and gives logits [1, T, V].
+
+    Attention may be torch's scaled_dot_product_attention or written out; UnsupportedError as in `capture_decoder`.
+    """
+    copy = skeleton(module)
+    context = ExportContext()
+    return _capture(ModuleStep(copy), module, copy, context, (_LONGEST, 511, _SHORTEST), _PROMPT)
+
+
+def _capture(step: nn.Module, model: nn.Module, copy: nn.Module, context: ExportContext, bounds: tuple[int, ...], prompt: int) -> CapturedGraph:
     line = torch.zeros(1, 11, dtype=torch.long)
     args = (line, torch.arange(11)[None], line + 11, torch.arange(3))
     with exporting(context), torch.no_grad():
-        program = export(DecoderStep(copy, context), args, (_MAX, _longest(model)), context)
-    tied = tied_names(model)
-    graph = unlift(program, tied, dict(copy.named_buffers()))
+        program = export(step, args, bounds, context)
+    graph = unlift(program, _tied_names(model), dict(copy.named_buffers()))
     rewrite_complex(graph)
-    rewrite_eager_attention(graph, _WINDOW)
+    rewrite_eager_attention(graph, prompt)
     rewrite_positions(graph)
     check_mixing(graph, next(n.meta["val"].shape[1] for n in graph.graph.nodes if n.name == "token_ids"))
-    names = {node.target for node in graph.graph.nodes if node.op == "get_attr"}
-    parameters = tuple(name for name, _ in model.named_parameters() if name in names)
-    return CapturedGraph(graph, parameters, number_attention(graph), tied)
+    return CapturedGraph(graph, number_attention(graph))
 
 
-def _longest(model: Any) -> int:
-    """One less than the model's context length: the second try, for models whose code compares T with the size of a table."""
-    return max(64, context_length(model.config.get_text_config()) - 1)
-
-
-def tied_names(model: nn.Module) -> dict[str, str]:
+def _tied_names(model: nn.Module) -> dict[str, str]:
     """For every parameter that shares its tensor with an earlier one, the earlier one's name."""
     first: dict[int, str] = {}
     tied: dict[str, str] = {}

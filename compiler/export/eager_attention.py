@@ -50,10 +50,10 @@ def rewrite_eager_attention(module: fx.GraphModule, tokens: int) -> int:
     """Rewrite in place, reading biases for a prompt of `tokens` tokens; gives the number of attention nodes made."""
     count = 0
     for node in list(module.graph.nodes):
-        if op_name(node) in _SOFTMAX and _last_axis(node) and _rewrite_softmax(module, node, tokens):
-            count += 1
-        elif op_name(node) == "scaled_dot_product_attention" and _rewrite_fused(module, node, tokens):
-            count += 1
+        if op_name(node) in _SOFTMAX and _last_axis(node):
+            count += _rewrite_softmax(module, node, tokens)
+        elif op_name(node) == "scaled_dot_product_attention":
+            count += _rewrite_fused(module, node, tokens)
     if count:
         drop_dead(module)
     return count
@@ -91,14 +91,18 @@ def _rewrite_softmax(module: fx.GraphModule, softmax: fx.Node, tokens: int) -> b
 
 
 def _rewrite_fused(module: fx.GraphModule, node: fx.Node, tokens: int) -> bool:
-    query, key, value, *rest = (*node.args, None, 0.0, False)[:6]
-    mask, causal = rest[0], node.kwargs.get("is_causal", rest[2])
+    query, key, value = node.args[:3]
+    mask = node.args[3] if len(node.args) > 3 else node.kwargs.get("attn_mask")
+    causal = node.args[5] if len(node.args) > 5 else node.kwargs.get("is_causal", False)
     scores = _Scores()
     if mask is not None:
         number = evaluate(module, mask, tokens)
         if number is None:
             return False
-        (scores.keep if number.dtype is torch.bool else scores.bias).append(number if number.dtype is torch.bool else (1.0, number))  # type: ignore[arg-type]
+        if number.dtype is torch.bool:
+            scores.keep.append(number)
+        else:
+            scores.bias.append((1.0, number))
     elif causal:
         scores.keep.append(torch.ones(tokens, tokens, dtype=torch.bool).tril())
     bias = read_bias(scores.bias, scores.keep, query.meta["val"].shape[-3], tokens)

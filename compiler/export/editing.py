@@ -51,7 +51,12 @@ def drop_dead(module: fx.GraphModule) -> None:
     """Erase nodes without users, in-place ops on tensors that nothing else reads included, and recompile."""
     module.graph.eliminate_dead_code()
     for node in reversed(list(module.graph.nodes)):
-        if node.users or not isinstance(node.target, torch._ops.OpOverload) or not node.target._schema.is_mutable:
+        if node.users or not isinstance(node.target, torch._ops.OpOverload):
+            continue
+        if torch.Tag.nondeterministic_seeded in node.target.tags:
+            module.graph.erase_node(node)
+            continue
+        if not node.target._schema.is_mutable:
             continue
         changed = node.args[0]
         fresh = isinstance(changed, fx.Node) and isinstance(changed.target, torch._ops.OpOverload) and not _is_view(changed.target)

@@ -1,4 +1,4 @@
-"""The module that is exported: the four step inputs in, logits out."""
+"""The modules that are exported: the four step inputs in, logits out."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from torch import Tensor, nn
 
 from mixplan.compiler.export.context import ExportContext
 from mixplan.compiler.export.positions import counts_padding
+from mixplan.runtime.errors import UnsupportedError
 
-__all__ = ["PREFIX", "DecoderStep"]
+__all__ = ["PREFIX", "DecoderStep", "ModuleStep", "position_argument"]
 
 # The attribute that holds the model; unlifting cuts it off the parameters' names.
 PREFIX = "model_"
+_POSITIONS = ("position_ids", "positions", "pos", "input_pos")
 
 
 class DecoderStep(nn.Module):
@@ -45,3 +47,35 @@ class DecoderStep(nn.Module):
         if not self.takes_rows:
             logits = logits[:, logit_rows]
         return logits.float()
+
+
+class ModuleStep(nn.Module):
+    """Calls any module whose forward takes token ids, and maybe positions."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        setattr(self, PREFIX, module)
+        self.positions = position_argument(module)
+
+    def forward(self, token_ids: Tensor, position_ids: Tensor, sequence_lengths: Tensor, logit_rows: Tensor) -> Tensor:
+        """As DecoderStep.forward."""
+        kwargs = {self.positions: position_ids} if self.positions else {}
+        output = getattr(self, PREFIX)(token_ids, **kwargs)
+        logits: Tensor = output if isinstance(output, Tensor) else output.logits if hasattr(output, "logits") else output[0]
+        if logits.ndim != 3:
+            raise UnsupportedError(f"the module's output has shape {list(logits.shape)}, expected logits [1, T, vocabulary]")
+        return logits[:, logit_rows].float()
+
+
+def position_argument(module: nn.Module) -> str | None:
+    """The name of the forward's argument for positions, if it has one; UnsupportedError where it needs other arguments."""
+    parameters = list(inspect.signature(module.forward).parameters.values())
+    names = [p.name for p in parameters]
+    wanted = [p.name for p in parameters[1:] if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    if not names or any(name not in _POSITIONS for name in wanted):
+        raise UnsupportedError(
+            f"{type(module).__name__}.forward takes ({', '.join(names)}); mixplan compiles modules whose forward takes token ids [1, T], "
+            f"and maybe positions ({', '.join(_POSITIONS)})",
+            hint="Wrap the module in one with such a forward, and give other arguments their values there.",
+        )
+    return next((name for name in names[1:] if name in _POSITIONS), None)
