@@ -25,7 +25,10 @@ MP_KERNEL void f32_tile(const float* const* rows, int64_t k0, int64_t kn, const 
 #pragma clang loop unroll_count(2)
   for (int64_t k = 0; k < kn; k++) {
     f32x16 wk[NB];
-    for (int j = 0; j < NB; j++) wk[j] = load(w[j] + k * kLanes);
+    for (int j = 0; j < NB; j++) {
+      if (MT <= kSmall) prefetch((const char*)(w[j] + k * kLanes) + kAhead);
+      wk[j] = load(w[j] + k * kLanes);
+    }
     for (int r = 0; r < MT; r++) {
       const f32x16 a = splat(x[r][k]);
       for (int j = 0; j < NB; j++) acc[r][j] += wk[j] * a;
@@ -51,7 +54,10 @@ MP_KERNEL void bf16_tile(const uint16_t* const* rows, int64_t k0, int64_t pairs,
 #pragma clang loop unroll_count(2)
   for (int64_t k = 0; k < pairs; k++) {
     i32x16 wk[NB];
-    for (int j = 0; j < NB; j++) wk[j] = load_as<i32x16>(w[j] + k * 64);
+    for (int j = 0; j < NB; j++) {
+      if (MT <= kSmall) prefetch(w[j] + k * 64 + kAhead);
+      wk[j] = load_as<i32x16>(w[j] + k * 64);
+    }
     for (int r = 0; r < MT; r++) {
       const i32x16 a = splat(load_as<int32_t>(x[r] + 2 * k));
       for (int j = 0; j < NB; j++) acc[r][j] = (f32x16)_mm512_dpbf16_ps((__m512)acc[r][j], (__m512bh)wk[j], (__m512bh)a);
@@ -137,7 +143,7 @@ MP_KERNEL void packed_small(const float* const* x, const float* const* sums, con
     }
     for (int64_t s = 0; s < per_group; s++, at++) {
       for (int j = 0; j < NB; j++) {
-        prefetch(p[j] + at * 64 + 2048);
+        prefetch(p[j] + at * 64 + kAhead);
         const i32x16 v = U::step(p[j] + at * 64);
         for (int i = 0; i < U::kStep; i++) {
           const f32x16 wk = U::column(v, i, table);
@@ -202,6 +208,7 @@ template <Fmt F, bool ASYM, int GROUP, Act A>
 struct ProductF32 {
   static constexpr bool kBf16 = kNativeBf16 && F == Fmt::BF16 && A == Act::BF16;
   static constexpr bool kFused = F != Fmt::F32 && !kBf16;
+  static constexpr int kSmallBlocks = 2;
   static constexpr int64_t kChunk = kBf16 ? 1024 : 384;
   static constexpr int kTileRows = kRows;
   const void* w;

@@ -41,7 +41,7 @@ MP_KERNEL void q_tile(const RowsQ& rows, int64_t r0, int64_t k0, int64_t kn, con
       const i32x16 start = splat(ASYM ? 0 : rows.start[r0 + r][g]);
       for (int j = 0; j < NB; j++) dot[r][j] = start;
     }
-#pragma clang loop unroll_count(2)
+#pragma clang loop unroll_count(8)
     for (int64_t s = 0; s < width / 4; s++) {
       const int64_t at = i * (width / 4) + s;
       i32x16 wk[NB];
@@ -85,7 +85,7 @@ MP_KERNEL void q4_small(const RowsQ& rows, const void* weights, const void* scal
     for (int64_t s = 0; s < GROUP / 8; s++) {
       const int64_t at = g * (GROUP / 8) + s;
       for (int j = 0; j < NB; j++) {
-        prefetch(w[j] + at * 64 + 2048);
+        prefetch(w[j] + at * 64 + kAhead);
         const i32x16 v = load_as<i32x16>(w[j] + at * 64), low = v & 0x0f0f0f0f, high = (v >> 4) & 0x0f0f0f0f;
         for (int r = 0; r < MT; r++) {
           dot[r][j] = dot_u8s8<4>(dot[r][j], low, splat_bytes(rows.q[r] + 8 * at));
@@ -119,7 +119,7 @@ MP_KERNEL void q8_small(const RowsQ& rows, const void* weights, const void* scal
     }
     for (int64_t s = 0; s < k / 4; s += 4) {  // k is a multiple of 32
       for (int i = 0; i < 4; i++) {
-        prefetch(w + (s + i) * 64 + 4096);
+        prefetch(w + (s + i) * 64 + kAhead);
         const i32x16 v = load_as<i32x16>(w + (s + i) * 64);
         for (int r = 0; r < MT; r++) dot[r][i % kSums] = dot_u8s8<8>(dot[r][i % kSums], v, splat_bytes(rows.q[r] + 4 * (s + i)));
       }
@@ -148,6 +148,7 @@ template <Fmt F, bool ASYM, int GROUP>
 struct ProductQ {
   static_assert(F == Fmt::I4 ? GROUP > 0 && GROUP % 8 == 0 : F == Fmt::I8, "int8 activations need integer weights; 4-bit ones have groups");
   static constexpr bool kFused = F == Fmt::I4 || GROUP == 0;
+  static constexpr int kSmallBlocks = 1;
   static constexpr int64_t kChunk = F == Fmt::I4 ? 1536 : 0;
   static constexpr int kTileRows = GROUP ? kGroupRows : kRows;
   const void* w;

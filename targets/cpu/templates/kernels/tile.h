@@ -4,6 +4,7 @@
 // the panel into the output. P has:
 //   Rows                       pointers of up to kMaxRows rows (padded by kRowPad copies of the last, so that a tile may run over the end)
 //   kFused                     whether small<MT, NB>(rows, blocks, c, ldc) multiplies straight from the packed bytes, for at most kSmall rows
+//   kSmallBlocks               blocks that it best takes at once
 //   kChunk                     columns handled at a time (0: all of them)
 //   prepare(panel, blocks, k0, k1, w)   makes w[0..kBlocks) point at these blocks' columns [k0, k1), unpacked to `panel` if need be
 //   tile<MT>(rows, r, blocks, k0, k1, w, c, ldc)   MT rows from r times kBlocks blocks; k0 == 0 starts new sums, else c is added to
@@ -16,13 +17,16 @@
 namespace mp {
 
 #if defined(__AVX512F__)
-constexpr int kRows = 8, kGroupRows = 4, kBlocks = 3, kSmallBlocks = 2;
+constexpr int kRows = 8, kGroupRows = 4, kBlocks = 3;
 #elif defined(__AVX2__) || defined(__aarch64__)
-constexpr int kRows = 4, kGroupRows = 4, kBlocks = 1, kSmallBlocks = 1;
+constexpr int kRows = 4, kGroupRows = 4, kBlocks = 1;
 #else
-constexpr int kRows = 2, kGroupRows = 2, kBlocks = 1, kSmallBlocks = 1;
+constexpr int kRows = 2, kGroupRows = 2, kBlocks = 1;
 #endif
 constexpr int kSmall = 4;
+// Weights that are read once from memory are asked for this far ahead, across the ends of blocks and ops: the hardware's own prefetching
+// stops at pages and starts anew for each stream.
+constexpr int64_t kAhead = 8192;
 constexpr int kMaxRows = 256, kRowPad = 8;
 constexpr int64_t kPanelBytes = 3 * 16 * 2048;               // kBlocks blocks of kChunk columns
 constexpr int64_t kSumsBytes = (kMaxRows + kRowPad) * 6 * 16 * 4;  // a panel of sums: 2 * kBlocks blocks wide for gated products
@@ -107,25 +111,31 @@ MP_INLINE void tile_rows(const P& p, const typename P::Rows& rows, int64_t& r, i
   }
 }
 
+// At most MT rows, straight from packed weights.
+template <class P, class E, int MT>
+MP_INLINE void sweep_small(const P& p, const typename P::Rows& rows, int64_t m, Range range, const E& e) {
+  // Four rows of two blocks would not fit the registers.
+  constexpr int kAtOnce = kBlocks > 1 && MT < 4 ? P::kSmallBlocks : 1, kUnit = kAtOnce > E::kUnit ? kAtOnce : E::kUnit, kLd = kUnit * kLanes;
+  alignas(64) float c[MT * kLd];
+  for (int64_t b = range.begin; b < range.end; b += kUnit) {
+    for (int64_t i = 0; i < kUnit; i += kAtOnce) {
+      int64_t blocks[kAtOnce];
+      for (int j = 0; j < kAtOnce; j++) blocks[j] = min_of(b + i + j, range.end - 1);
+      p.template small<MT, kAtOnce>(rows, blocks, c + i * kLanes, kLd);
+    }
+    E::apply(e, c, kLd, m, b, min_of(kUnit, range.end - b));
+  }
+}
+
 // Multiplies m <= kMaxRows rows by blocks [range.begin, range.end), all of them below `blocks`.
 template <class P, class E>
 MP_INLINE void sweep(const P& p, const typename P::Rows& rows, int64_t m, Range range, const E& e, Arena scratch) {
   const int64_t last = range.end - 1;
   if constexpr (P::kFused) {
     if (m <= kSmall) {
-      constexpr int kUnit = kSmallBlocks > E::kUnit ? kSmallBlocks : E::kUnit, kLd = kUnit * kLanes;
-      alignas(64) float c[kSmall * kLd];
-      for (int64_t b = range.begin; b < range.end; b += kUnit) {
-        for (int64_t i = 0; i < kUnit; i += kSmallBlocks) {
-          int64_t blocks[kSmallBlocks];
-          for (int j = 0; j < kSmallBlocks; j++) blocks[j] = min_of(b + i + j, last);
-          float* to = c + i * kLanes;
-          if (m == 1) p.template small<1, kSmallBlocks>(rows, blocks, to, kLd);
-          else if (m == 2) p.template small<2, kSmallBlocks>(rows, blocks, to, kLd);
-          else p.template small<4, kSmallBlocks>(rows, blocks, to, kLd);
-        }
-        E::apply(e, c, kLd, m, b, min_of(kUnit, range.end - b));
-      }
+      if (m == 1) sweep_small<P, E, 1>(p, rows, m, range, e);
+      else if (m == 2) sweep_small<P, E, 2>(p, rows, m, range, e);
+      else sweep_small<P, E, 4>(p, rows, m, range, e);
       return;
     }
   }
