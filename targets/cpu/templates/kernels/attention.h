@@ -115,9 +115,10 @@ MP_TASK void attention_append(const AttentionArgs& a, int tid, int nt) {
   }
 }
 
-// s[MT][16*kVectors] = q[MT][dk] times 16*kVectors tokens' keys.
+// s[MT][16*kVectors] = q[MT][dk] times 16*kVectors tokens' keys. With few rows the cache streams past once: `next` is what will be read
+// after these keys, asked for in step.
 template <int MT, class E>
-MP_KERNEL void score_tile(const float* q, int64_t dk, const E* keys, float* s) {
+MP_KERNEL void score_tile(const float* q, int64_t dk, const E* keys, [[maybe_unused]] const E* next, float* s) {
   f32x16 acc[MT][kVectors];
   for (int r = 0; r < MT; r++) {
     for (int j = 0; j < kVectors; j++) acc[r][j] = splat(0.0f);
@@ -125,7 +126,10 @@ MP_KERNEL void score_tile(const float* q, int64_t dk, const E* keys, float* s) {
 #pragma clang loop unroll_count(2)
   for (int64_t d = 0; d < dk; d++) {
     f32x16 k[kVectors];
-    for (int j = 0; j < kVectors; j++) k[j] = load_kv(keys + d * kPage + j * kLanes);
+    for (int j = 0; j < kVectors; j++) {
+      k[j] = load_kv(keys + d * kPage + j * kLanes);
+      if (MT <= kSmall) prefetch(next + d * kPage + j * kLanes);
+    }
     for (int r = 0; r < MT; r++) {
       const f32x16 x = splat(q[r * dk + d]);
       for (int j = 0; j < kVectors; j++) acc[r][j] += k[j] * x;
@@ -138,7 +142,7 @@ MP_KERNEL void score_tile(const float* q, int64_t dk, const E* keys, float* s) {
 
 // o[MT][16*kVectors] += p[MT][tokens] times values; a page's values are dvp apart, o's rows too.
 template <int MT, int NV, class E>
-MP_KERNEL void value_tile(const float* p, int64_t tokens, const E* values, int64_t dvp, float* o) {
+MP_KERNEL void value_tile(const float* p, int64_t tokens, const E* values, [[maybe_unused]] const E* next, int64_t dvp, float* o) {
   f32x16 acc[MT][NV];
   for (int r = 0; r < MT; r++) {
     for (int j = 0; j < NV; j++) acc[r][j] = load(o + r * dvp + j * kLanes);
@@ -146,7 +150,10 @@ MP_KERNEL void value_tile(const float* p, int64_t tokens, const E* values, int64
 #pragma clang loop unroll_count(2)
   for (int64_t t = 0; t < tokens; t++) {
     f32x16 v[NV];
-    for (int j = 0; j < NV; j++) v[j] = load_kv(values + t * dvp + j * kLanes);
+    for (int j = 0; j < NV; j++) {
+      v[j] = load_kv(values + t * dvp + j * kLanes);
+      if (MT <= kSmall) prefetch(next + t * dvp + j * kLanes);
+    }
     for (int r = 0; r < MT; r++) {
       const f32x16 x = splat(p[r * kKeys + t]);
       for (int j = 0; j < NV; j++) acc[r][j] += v[j] * x;
@@ -158,20 +165,20 @@ MP_KERNEL void value_tile(const float* p, int64_t tokens, const E* values, int64
 }
 
 template <int MT, class E>
-MP_INLINE void score_rows(const float* q, int64_t dk, const E* keys, float* s, int64_t& r, int64_t rows) {
+MP_INLINE void score_rows(const float* q, int64_t dk, const E* keys, const E* next, float* s, int64_t& r, int64_t rows) {
   while (r < rows && (MT == 1 || rows - r > MT / 2)) {
-    for (int j = 0; j < kPage / kLanes; j += kVectors) score_tile<MT>(q + r * dk, dk, keys + j * kLanes, s + r * kKeys + j * kLanes);
+    for (int j = 0; j < kPage / kLanes; j += kVectors) score_tile<MT>(q + r * dk, dk, keys + j * kLanes, next + j * kLanes, s + r * kKeys + j * kLanes);
     r += MT;
   }
 }
 template <int MT, class E>
-MP_INLINE void value_rows(const float* p, int64_t tokens, const E* values, int64_t dvp, float* o, int64_t& r, int64_t rows) {
+MP_INLINE void value_rows(const float* p, int64_t tokens, const E* values, const E* next, int64_t dvp, float* o, int64_t& r, int64_t rows) {
   while (r < rows && (MT == 1 || rows - r > MT / 2)) {
     int64_t d = 0;
     for (; d + kVectors * kLanes <= dvp; d += kVectors * kLanes) {
-      value_tile<MT, kVectors>(p + r * kKeys, tokens, values + d, dvp, o + r * dvp + d);
+      value_tile<MT, kVectors>(p + r * kKeys, tokens, values + d, next + d, dvp, o + r * dvp + d);
     }
-    if (d < dvp) value_tile<MT, 1>(p + r * kKeys, tokens, values + d, dvp, o + r * dvp + d);
+    if (d < dvp) value_tile<MT, 1>(p + r * kKeys, tokens, values + d, next + d, dvp, o + r * dvp + d);
     r += MT;
   }
 }
@@ -228,6 +235,7 @@ template <int HQ, int HKV, int DK, int DV, Kv S>
 MP_TASK void attention_item(const AttentionArgs& a, const AttentionTile& tile, int64_t kv_head, int64_t page0, int64_t page1, const AttentionRows& w) {
   using Shape = AttentionShape<HQ, HKV, DK, DV>;
   using E = typename KvElement<S>::Type;
+  constexpr int64_t kValues = (int64_t)HKV * DK * kPage;  // where a page's values begin
   const int64_t slot = a.slots[tile.first], p0 = a.positions[tile.first], p1 = p0 + tile.count - 1, head = kv_head * Shape::kGroup;
   for (int64_t r = 0; r < w.count; r++) {
     const float* q = a.q + (tile.first + r / Shape::kGroup) * a.ldq + (head + r % Shape::kGroup) * a.ldq_head;
@@ -251,11 +259,14 @@ MP_TASK void attention_item(const AttentionArgs& a, const AttentionTile& tile, i
         continue;
       }
       const E* keys = at[i] + kv_head * DK * kPage;
+      const E* next = i + 1 < pages ? kv_page<HKV, DK, DV, S>(a, slot, page + i + 1) : at[0];
+      if (next) next += i + 1 < pages ? kv_head * DK * kPage : kValues + kv_head * kPage * Shape::kDvp;
+      else next = keys;
       int64_t r = 0;
-      if constexpr (kRows >= 8) score_rows<8>(w.q, DK, keys, s, r, w.count);
-      if constexpr (kRows >= 4) score_rows<4>(w.q, DK, keys, s, r, w.count);
-      score_rows<2>(w.q, DK, keys, s, r, w.count);
-      score_rows<1>(w.q, DK, keys, s, r, w.count);
+      if constexpr (kRows >= 8) score_rows<8>(w.q, DK, keys, next, s, r, w.count);
+      if constexpr (kRows >= 4) score_rows<4>(w.q, DK, keys, next, s, r, w.count);
+      score_rows<2>(w.q, DK, keys, next, s, r, w.count);
+      score_rows<1>(w.q, DK, keys, next, s, r, w.count);
     }
     // Every key of these pages is seen by every row, unless the last is after the first row's position or the first before the window.
     int64_t lowest = 0;
@@ -266,12 +277,15 @@ MP_TASK void attention_item(const AttentionArgs& a, const AttentionTile& tile, i
       if (!at[i]) continue;
       // Tokens after the tile's last position hold what another sequence left there.
       const int64_t tokens = min_of(kPage, p1 + 1 - (base + i * kPage));
-      const E* values = at[i] + (int64_t)HKV * DK * kPage + kv_head * kPage * Shape::kDvp;
+      const E* values = at[i] + kValues + kv_head * kPage * Shape::kDvp;
+      const E* next = i + 1 < pages ? at[i + 1] : page + pages < page1 ? kv_page<HKV, DK, DV, S>(a, slot, page + pages) : nullptr;
+      if (next) next += i + 1 < pages ? kValues + kv_head * kPage * Shape::kDvp : kv_head * DK * kPage;
+      else next = values;
       int64_t r = 0;
-      if constexpr (kRows >= 8) value_rows<8>(w.s + i * kPage, tokens, values, Shape::kDvp, w.o, r, w.count);
-      if constexpr (kRows >= 4) value_rows<4>(w.s + i * kPage, tokens, values, Shape::kDvp, w.o, r, w.count);
-      value_rows<2>(w.s + i * kPage, tokens, values, Shape::kDvp, w.o, r, w.count);
-      value_rows<1>(w.s + i * kPage, tokens, values, Shape::kDvp, w.o, r, w.count);
+      if constexpr (kRows >= 8) value_rows<8>(w.s + i * kPage, tokens, values, next, Shape::kDvp, w.o, r, w.count);
+      if constexpr (kRows >= 4) value_rows<4>(w.s + i * kPage, tokens, values, next, Shape::kDvp, w.o, r, w.count);
+      value_rows<2>(w.s + i * kPage, tokens, values, next, Shape::kDvp, w.o, r, w.count);
+      value_rows<1>(w.s + i * kPage, tokens, values, next, Shape::kDvp, w.o, r, w.count);
     }
   }
 }
