@@ -14,20 +14,27 @@ from typing import TYPE_CHECKING, Any
 from mixplan.runtime import errors
 
 if TYPE_CHECKING:
+    from mixplan.runtime.generate import Chunk, Generation, generate_batch, generate_text
     from mixplan.runtime.metrics import Metrics
     from mixplan.runtime.model import Model, load
     from mixplan.runtime.placement import Placement
     from mixplan.runtime.plan import Plan
     from mixplan.runtime.plan_io import LoadedPlan, read_plan
+    from mixplan.runtime.sampling import SamplingParams
     from mixplan.runtime.trust import is_trusted, record_trusted, sign
 
 __all__ = [
+    "Chunk",
+    "Generation",
     "LoadedPlan",
     "Metrics",
     "Model",
     "Placement",
     "Plan",
+    "SamplingParams",
     "errors",
+    "generate_batch",
+    "generate_text",
     "is_trusted",
     "load",
     "read_plan",
@@ -36,11 +43,16 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Chunk": "generate",
+    "Generation": "generate",
     "LoadedPlan": "plan_io",
     "Metrics": "metrics",
     "Model": "model",
     "Placement": "placement",
     "Plan": "plan",
+    "SamplingParams": "sampling",
+    "generate_batch": "generate",
+    "generate_text": "generate",
     "is_trusted": "trust",
     "load": "model",
     "read_plan": "plan_io",

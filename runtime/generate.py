@@ -136,16 +136,18 @@ def generate_batch(
     prompts: Sequence[Prompt],
     params: SamplingParams | Sequence[SamplingParams] | None = None,
     *,
+    text: bool = True,
     clock: Callable[[], float] = time.perf_counter,
     **settings: Any,
 ) -> Iterator[Chunk]:
     """Generate from several prompts together; chunks of different requests come mixed, told apart by `index`.
 
+    text: False leaves every chunk's text empty, so that prompts of token ids need no tokenizer.
     `params`: one for all, or one each. Prompts beyond what the model has sequences and KV pages for wait for their turn.
     """
     started = clock()
     chosen = _params(model, params, settings, len(prompts))
-    requests = [_Request(model, index, prompt, p) for index, (prompt, p) in enumerate(zip(prompts, chosen, strict=True))]
+    requests = [_Request(model, index, prompt, p, text) for index, (prompt, p) in enumerate(zip(prompts, chosen, strict=True))]
     return _run(model, requests, started, clock)
 
 
@@ -166,11 +168,13 @@ def _params(
 class _Request:
     """One request's state: what is left of its prompt, and how its next token becomes text."""
 
-    def __init__(self, model: SteppingModel, index: int, prompt: Prompt, params: SamplingParams) -> None:
+    def __init__(self, model: SteppingModel, index: int, prompt: Prompt, params: SamplingParams, text: bool) -> None:
         plan = model.plan.model
         self.index = index
         self.params = params
-        self.prompt, tokenizer = _prompt_ids(model, prompt, params)
+        if params.stop and not text:
+            raise RequestError(f"stop is {list(params.stop)!r}, but text=False decodes none.", hint="Leave one of the two out.")
+        self.prompt, tokenizer = _prompt_ids(model, prompt, text)
         spec = model.caches
         stored = spec.max_pages_per_sequence * spec.page_size
         limit = min(plan.context_length, stored)
@@ -184,6 +188,8 @@ class _Request:
         self.limit = room if params.max_tokens is None else min(room, params.max_tokens)
         self.eos = frozenset() if params.ignore_eos else frozenset(plan.eos_token_ids)
         self.sampler = Sampler(params, self.prompt)
+        if params.stop and tokenizer is None:
+            raise RequestError(f"stop is {list(params.stop)!r}, but this plan has no tokenizer to decode text with.", hint="Leave it out.")
         self.decoder = StreamDecoder(tokenizer.decode, self.prompt[-_CONTEXT:]) if tokenizer is not None else None
         self.scanner = StopScanner(params.stop)
         self.sequence = next(_SEQUENCES)
@@ -227,8 +233,8 @@ class _Request:
         return Chunk(text, token, self.index, elapsed, reason, self.scanner.matched, stats)
 
 
-def _prompt_ids(model: SteppingModel, prompt: Prompt, params: SamplingParams) -> tuple[list[int], Tokenizer | None]:
-    """Token ids, and the tokenizer that turns new ones into text: None where the prompt is ids and the plan has no tokenizer."""
+def _prompt_ids(model: SteppingModel, prompt: Prompt, text: bool) -> tuple[list[int], Tokenizer | None]:
+    """Token ids, and the tokenizer that turns new ones into text: None where no text is wanted or the plan has no tokenizer."""
     tokenizer: Tokenizer | None
     if isinstance(prompt, str):
         tokenizer = model.tokenizer
@@ -237,11 +243,11 @@ def _prompt_ids(model: SteppingModel, prompt: Prompt, params: SamplingParams) ->
         tokenizer = model.tokenizer
         ids = tokenizer.encode_chat(cast(Sequence[Message], prompt))
     else:
-        tokenizer = model.tokenizer if "tokenizer.json" in model.plan.files or params.stop else None
+        tokenizer = model.tokenizer if text and "tokenizer.json" in model.plan.files else None
         ids = _checked_ids(prompt, model.plan.model.vocab_size)
     if not ids:
         raise RequestError("The prompt has no tokens.", hint="Give at least one character or token id.")
-    return ids, tokenizer
+    return ids, tokenizer if text else None
 
 
 def _checked_ids(prompt: Sequence[Any], vocab: int) -> list[int]:

@@ -17,7 +17,7 @@ from mixplan.compiler.frontends.text import model_record
 from mixplan.compiler.tokenizer.gguf import gguf_text_assets
 from mixplan.compiler.weights.gguf import GgufWeights
 from mixplan.compiler.weights.gguf_file import GgufFile
-from mixplan.runtime.errors import CheckpointError, MissingExtraError, MixplanError
+from mixplan.runtime.errors import CheckpointError, MissingExtraError, MixplanError, UnsupportedError
 
 __all__ = ["GgufCheckpoint"]
 
@@ -33,6 +33,7 @@ class GgufCheckpoint:
         self.path = path
         self.file = GgufFile(path)
         try:
+            _check_whole(self.file)
             self.config: Any = gguf_config(self.file)
             self.assets = gguf_text_assets(self.file)
             self.model: Any = _build(self.config, path)
@@ -64,6 +65,15 @@ class GgufCheckpoint:
         with self.path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         return Source("gguf", self.path.stem, {self.path.name: digest})
+
+
+def _check_whole(file: GgufFile) -> None:
+    parts = file.metadata.get("split.count", 1)
+    if isinstance(parts, int) and parts > 1:
+        raise UnsupportedError(
+            f"{file.path} is one of the {parts} parts of a split GGUF file; mixplan reads whole files.",
+            hint="Merge the parts first: llama-gguf-split --merge FIRST_PART WHOLE.gguf",
+        )
 
 
 def _build(config: Any, path: Path) -> Any:

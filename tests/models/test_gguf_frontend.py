@@ -299,6 +299,17 @@ def test_tensor_that_no_parameter_takes(tmp_path: Path) -> None:
         GgufCheckpoint(path)
 
 
+def test_part_of_a_split_file(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "x-00001-of-00003.gguf", "llama")
+    writer.add_uint16("split.count", 3)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(UnsupportedError, match=r"one of the 3 parts(.|\n)*--merge"):
+        GgufCheckpoint(tmp_path / "x-00001-of-00003.gguf")
+
+
 def test_mixture_of_experts_that_transformers_reads_as_dense(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "x.gguf", "llama", extra={"expert_count": 8})
     with pytest.raises(UnsupportedError, match="8 experts"):

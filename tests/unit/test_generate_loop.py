@@ -213,6 +213,20 @@ def test_params_and_settings_together_are_refused() -> None:
         generate(CountingModel(), "ab", SamplingParams(), top_k=3)
 
 
+def test_no_text_is_wanted() -> None:
+    model = CountingModel(b"?hello")
+    assert {chunk.text for chunk in generate(model, "ab", text=False)} == {""}
+    with pytest.raises(RequestError, match="text=False decodes none"):
+        generate(model, "ab", text=False, stop=("x",))
+
+
+def test_stop_strings_need_a_tokenizer() -> None:
+    model = CountingModel([5] * 64)
+    model.plan.files = {}
+    with pytest.raises(RequestError, match="no tokenizer"):
+        generate(model, [1, 2], stop=("x",))
+
+
 def test_token_ids_without_a_tokenizer() -> None:
     model = CountingModel([5] * 64)
     model.plan.files = {}
