@@ -41,8 +41,26 @@ MP_KERNEL void q_tile(const RowsQ& rows, int64_t r0, int64_t k0, int64_t kn, con
       const i32x16 start = splat(ASYM ? 0 : rows.start[r0 + r][g]);
       for (int j = 0; j < NB; j++) dot[r][j] = start;
     }
+#if defined(__AVX2__)
+    if constexpr (kNarrowSums && BITS == 4) {
+      for (int64_t s = 0; s < width / 4; s += 8) {
+        i16x32 part[MT][NB] = {};
+        for (int64_t at = i * (width / 4) + s, end = at + 8; at < end; at++) {
+          i32x16 wk[NB];
+          for (int j = 0; j < NB; j++) wk[j] = load_as<i32x16>(w[j] + at * 64);
+          for (int r = 0; r < MT; r++) {
+            const i32x16 a = splat_bytes(x[r] + 4 * at);
+            for (int j = 0; j < NB; j++) part[r][j] = dot_narrow(part[r][j], wk[j], a);
+          }
+        }
+        for (int r = 0; r < MT; r++) {
+          for (int j = 0; j < NB; j++) dot[r][j] = add_narrow(dot[r][j], part[r][j]);
+        }
+      }
+    }
+#endif
 #pragma clang loop unroll_count(8)
-    for (int64_t s = 0; s < width / 4; s++) {
+    for (int64_t s = 0; s < (kNarrowSums && BITS == 4 ? 0 : width / 4); s++) {
       const int64_t at = i * (width / 4) + s;
       i32x16 wk[NB];
       for (int j = 0; j < NB; j++) wk[j] = load_as<i32x16>(w[j] + at * 64);
@@ -81,8 +99,26 @@ MP_KERNEL void q4_small(const RowsQ& rows, const void* weights, const void* scal
       const i32x16 start = splat(ASYM ? 0 : rows.start[r][g]);
       for (int j = 0; j < NB; j++) dot[r][j] = start;
     }
+#if defined(__AVX2__)
+    if constexpr (kNarrowSums) {
+      for (int64_t at = g * (GROUP / 8), end = at + GROUP / 8; at < end; at += 4) {
+        for (int j = 0; j < NB; j++) {
+          i16x32 part[MT] = {};
+          for (int i = 0; i < 4; i++) {
+            prefetch(w[j] + (at + i) * 64 + kAhead);
+            const i32x16 v = load_as<i32x16>(w[j] + (at + i) * 64), low = v & 0x0f0f0f0f, high = (v >> 4) & 0x0f0f0f0f;
+            for (int r = 0; r < MT; r++) {
+              part[r] = dot_narrow(part[r], low, splat_bytes(rows.q[r] + 8 * (at + i)));
+              part[r] = dot_narrow(part[r], high, splat_bytes(rows.q[r] + 8 * (at + i) + 4));
+            }
+          }
+          for (int r = 0; r < MT; r++) dot[r][j] = add_narrow(dot[r][j], part[r]);
+        }
+      }
+    }
+#endif
 #pragma clang loop unroll_count(4)
-    for (int64_t s = 0; s < GROUP / 8; s++) {
+    for (int64_t s = 0; s < (kNarrowSums ? 0 : GROUP / 8); s++) {
       const int64_t at = g * (GROUP / 8) + s;
       for (int j = 0; j < NB; j++) {
         prefetch(w[j] + at * 64 + kAhead);
@@ -146,7 +182,7 @@ MP_KERNEL void unpack_nibbles(char* panel, const char* packed, int64_t columns) 
 
 template <Fmt F, bool ASYM, int GROUP>
 struct ProductQ {
-  static_assert(F == Fmt::I4 ? GROUP > 0 && GROUP % 8 == 0 : F == Fmt::I8, "int8 activations need integer weights; 4-bit ones have groups");
+  static_assert(F == Fmt::I4 ? GROUP > 0 && GROUP % 32 == 0 : F == Fmt::I8, "int8 activations need integer weights; 4-bit ones have groups");
   static constexpr bool kFused = F == Fmt::I4 || GROUP == 0;
   static constexpr int kSmallBlocks = 1;
   static constexpr int64_t kChunk = F == Fmt::I4 ? 1536 : 0;

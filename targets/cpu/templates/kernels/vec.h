@@ -246,6 +246,30 @@ MP_INLINE i32x16 dot_u8s8(i32x16 acc, i32x16 w, i32x16 a) {
 #endif
 }
 
+// Where there is no VNNI, eight products with 4-bit weights fit 16-bit sums (8 * 2 * 15 * 127 < 2^15), which are widened once.
+#if defined(__AVX2__) && !defined(__AVX512VNNI__) && !defined(__AVXVNNI__)
+constexpr bool kNarrowSums = true;
+#else
+constexpr bool kNarrowSums = false;
+#endif
+typedef int16_t i16x32 __attribute__((vector_size(64)));
+#if defined(__AVX2__)
+MP_INLINE i16x32 dot_narrow(i16x32 acc, i32x16 w, i32x16 a) {
+  union U { i32x16 v; i16x32 n; __m256i h[2]; };
+  U c, x = {w}, y = {a};
+  c.n = acc;
+  for (int i = 0; i < 2; i++) c.h[i] = _mm256_add_epi16(c.h[i], _mm256_maddubs_epi16(x.h[i], y.h[i]));
+  return c.n;
+}
+MP_INLINE i32x16 add_narrow(i32x16 acc, i16x32 narrow) {
+  union U { i32x16 v; i16x32 n; __m256i h[2]; };
+  U c = {acc}, x;
+  x.n = narrow;
+  for (int i = 0; i < 2; i++) c.h[i] = _mm256_add_epi32(c.h[i], _mm256_madd_epi16(x.h[i], _mm256_set1_epi16(1)));
+  return c.v;
+}
+#endif
+
 MP_INLINE void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
 
 MP_INLINE int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
