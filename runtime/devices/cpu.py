@@ -82,6 +82,7 @@ class _CpuRegion:
         self._inputs = [(value, plan.plan.values[value]) for value in region.inputs]
         self._outputs = [(value, plan.plan.values[value]) for value in region.outputs]
         self._handle: int | None = None
+        self._process = os.getpid()
         self._library = open_library(plan, region, isa)
         try:
             self._create(region_index, caches, threads)
@@ -132,6 +133,8 @@ class _CpuRegion:
         """See LoadedRegion.run."""
         if self._handle is None:
             raise InternalError("The region is closed.")
+        if self._process != os.getpid():
+            raise InternalError("The plan was loaded before this process was forked; its threads stayed behind. Load it again here.")
         given = [self._input(step, index, value, inputs) for index, value in self._inputs]
         made, offset = [], 0
         for _, value in self._outputs:
@@ -190,9 +193,10 @@ class _CpuRegion:
 
     def close(self) -> None:
         """Stop the threads, unload the library; the memory goes with the last array that shows it."""
-        if self._handle is not None:
-            self._library.functions.mixplan_destroy(self._handle)
-            self._handle = None
+        handle, self._handle = self._handle, None
+        # In a forked child there are no threads to stop, and waiting for them would never end.
+        if handle is not None and self._process == os.getpid():
+            self._library.functions.mixplan_destroy(handle)
             self._library.close()
 
     def __del__(self) -> None:

@@ -5,6 +5,7 @@ A library is native code, so the cache must belong to the user: one that others 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import stat
@@ -16,6 +17,8 @@ from mixplan.runtime.errors import OutputError
 
 __all__ = ["cache_root", "cached_kernel", "kernel_key"]
 
+# Libraries to keep, of some 100 kB each.
+_KEPT = 1000
 _HINT = "Set XDG_CACHE_HOME to a folder of yours."
 
 
@@ -53,6 +56,7 @@ def cached_kernel(key: str, make: Callable[[], bytes]) -> Path:
     """The path of library `key`, made and stored first where it is not there. A reader never sees half a file."""
     path = _folder() / f"{key}.so"
     if path.exists():
+        os.utime(path)
         return path
     data = make()
     try:
@@ -66,4 +70,15 @@ def cached_kernel(key: str, make: Callable[[], bytes]) -> Path:
             raise
     except OSError as error:
         raise OutputError(f"The kernel cache {path.parent} cannot be written: {error.strerror}.") from error
+    _prune(path.parent)
     return path
+
+
+def _prune(folder: Path) -> None:
+    """Remove the libraries that were not asked for longest, where there are too many."""
+    dated: list[tuple[float, Path]] = []
+    for path in folder.glob("*.so"):
+        with contextlib.suppress(OSError):  # another process may remove it first
+            dated.append((path.stat().st_mtime, path))
+    for _, path in sorted(dated)[:-_KEPT]:
+        path.unlink(missing_ok=True)

@@ -76,7 +76,14 @@ class Compiler:
             command = [*self.command, *self.flags(level), "-o", "region.so", "region.cpp", *_LIBRARIES]
             try:
                 done = subprocess.run(
-                    command, cwd=folder, env=_environment(), capture_output=True, text=True, errors="replace", timeout=_TIMEOUT, check=False
+                    command,
+                    cwd=folder,
+                    env=_environment(folder),
+                    capture_output=True,
+                    text=True,
+                    errors="replace",
+                    timeout=_TIMEOUT,
+                    check=False,
                 )
             except subprocess.TimeoutExpired as error:
                 raise InternalError(f"{self.identity} did not finish a region for {level} in {_TIMEOUT} s.") from error
@@ -97,13 +104,12 @@ def _excerpt(text: str) -> str:
     return "\n".join(wanted[:10])
 
 
-def _environment() -> dict[str, str]:
-    """The caller's environment with zig's caches in ours, so that nothing is written elsewhere."""
-    folder = cache_root() / "zig"
+def _environment(folder: Path) -> dict[str, str]:
+    """The caller's environment with zig's caches in ours: what it builds once (its runtime) is kept, what belongs to one source is not."""
     return {
         **os.environ,
-        "ZIG_GLOBAL_CACHE_DIR": str(folder / "global"),
-        "ZIG_LOCAL_CACHE_DIR": str(folder / "local"),
+        "ZIG_GLOBAL_CACHE_DIR": str(cache_root() / "zig"),
+        "ZIG_LOCAL_CACHE_DIR": str(folder / "zig"),
         "SOURCE_DATE_EPOCH": "0",
         "LC_ALL": "C",
     }

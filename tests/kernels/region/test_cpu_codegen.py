@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from mixplan.runtime.errors import InternalError, OutputError, UnsupportedError
 from mixplan.runtime.plan import Sym
+from mixplan.targets.cpu import cache
 from mixplan.targets.cpu.cache import cached_kernel, kernel_key
 from mixplan.targets.cpu.codegen.region import build_region
 from mixplan.targets.cpu.isa import default_levels, level_flags
@@ -102,6 +104,17 @@ def test_cache_makes_once_and_never_shows_half_a_file(tmp_path: Path, monkeypatc
     with pytest.raises(RuntimeError, match="killed"):
         cached_kernel("other", fails)
     assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_cache_forgets_what_was_not_used_longest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(cache, "_KEPT", 2)
+    for age, name in enumerate("abc"):
+        path = cached_kernel(name, lambda: b"")
+        os.utime(path, (1000 + age, 1000 + age))
+    cached_kernel("b", lambda: b"")
+    cached_kernel("d", lambda: b"")
+    assert sorted(p.name for p in path.parent.iterdir()) == ["b.so", "d.so"]
 
 
 def test_cache_that_others_can_write_to_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
