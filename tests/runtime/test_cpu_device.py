@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from mixplan.runtime import load
 from mixplan.runtime.devices import cpu_library
 from mixplan.runtime.devices.cpu import CpuDevice
 from mixplan.runtime.devices.cpu_info import isa_level_names, runnable_levels
-from mixplan.runtime.errors import CapacityError, OptionError, PlanError, UnsupportedError
+from mixplan.runtime.errors import CapacityError, InternalError, OptionError, PlanError, UnsupportedError
 from mixplan.runtime.hal import CacheSpec, DeviceOptions
 from mixplan.runtime.plan_io import read_plan
 from mixplan.targets.base import CompileOptions
@@ -110,6 +111,28 @@ def test_trusted_garbage_and_foreign_kernels_are_refused(make_toy: Any, tmp_path
     shutil.rmtree(tmp_path / "cpu.plan")
     with pytest.raises(PlanError, match="do not belong to it"):
         load(cpu_plan((), foreign), trust=True, device="cpu")
+
+
+def test_regions_on_different_devices_pass_values(make_toy: Any, tmp_path: Path) -> None:
+    toy = make_toy(window=4)
+    toy.write(tmp_path / "mixed.plan", ("cpu", "reference", "cpu"))
+    np.testing.assert_allclose(_logits(tmp_path / "mixed.plan", threads=2), toy.logits(TOKENS), atol=TOLERANCE)
+    with load(tmp_path / "mixed.plan") as model:
+        assert [p.device for p in model.placement] == ["cpu", "reference", "cpu"]
+
+
+def test_a_forked_child_is_told_and_does_not_hang(cpu_plan: Callable[..., Path]) -> None:
+    with load(cpu_plan(()), device="cpu", threads=2) as model:
+        child = os.fork()
+        if child == 0:
+            try:
+                model.step([1], [0], [0])
+                os._exit(1)
+            except InternalError:
+                model.close()
+                os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert model.step([1], [0], [0]).shape == (1, 37)
 
 
 def test_wrong_options(cpu_plan: Callable[..., Path]) -> None:
