@@ -1,4 +1,4 @@
-"""What `mixplan passes` lists: the pipeline, in order."""
+"""What `mixplan passes` lists."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from mixplan.passes.pipeline import default_passes
 __all__ = ["catalogue"]
 
 
-def catalogue() -> list[dict[str, str]]:
-    """Name, stage and one-line description of every pass of the default pipeline, in the order in which they run."""
-    return [{"name": one.name, "stage": one.stage, "doc": one.summary} for one in default_passes(PassOptions())]
+def catalogue(options: PassOptions | None = None) -> list[dict[str, str]]:
+    """Name, stage and one-line description of every pass, in the order they run."""
+    return [{"name": one.name, "stage": one.stage, "doc": one.summary} for one in default_passes(options or PassOptions())]

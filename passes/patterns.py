@@ -142,7 +142,7 @@ def slice_bounds(node: Any) -> tuple[fx.Node, int, int, int, int] | None:
         return None
     source = node.args[0]
     axis = axis_of(argument(node, 1, "dim", 0), source)
-    size = dims(source)[axis]
+    size: Any = dims(source)[axis]
     start, stop, step = argument(node, 2, "start"), argument(node, 3, "end"), argument(node, 4, "step", 1)
     start = 0 if start is None else start
     stop = size if stop is None else stop

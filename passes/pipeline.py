@@ -73,7 +73,7 @@ def default_passes(options: PassOptions) -> list[Pass]:
         # fuse: from the inside out
         rule_pass("fuse_norms", "fusion", "RMSNorm, LayerNorm and L2 norm with their weights and biases", _NORM_RULES),
         rule_pass("fuse_rope", "fusion", "rotary embedding: halves, neighbours, partial", _ROPE_RULES),
-        rule_pass("fuse_linear", "fusion", "a linear layer takes up the bias added to it and the number it is multiplied with", (Bias(), Scale())),
+        rule_pass("fuse_linear", "fusion", "biases and constant factors go into the linear layer before them", (Bias(), Scale())),
         rule_pass("fuse_gated", "fusion", "act(gate(x)) * up(x) to one gated linear layer", (Gated(),)),
         rule_pass("fuse_experts", "fusion", "rows of gated experts in order; experts that stay apart", (SortExpertRows(), ExpertGate())),
         MERGE_QKV,

@@ -53,7 +53,7 @@ _NOT_CANONICAL = frozenset(
     view _unsafe_view flatten unflatten view_as reshape_as transpose t numpy_T mT movedim moveaxis swapaxes
     split split_with_sizes chunk unbind narrow stack alias detach clone contiguous dropout lift_fresh lift_fresh_copy
     addmm mm linear embedding _assert_tensor_metadata _assert_scalar _assert_async
-    """.split()  # noqa: SIM905  a list literal would take forty lines
+    """.split()
 )
 
 

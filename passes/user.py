@@ -48,15 +48,16 @@ def load_user_pass(what: str) -> Pass:
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
-        raise OptionError(f"Pass {what!r}: module {module_name!r} cannot be imported: {error}.", hint="It must be on PYTHONPATH.") from error
+        hint = "The module must be on PYTHONPATH."
+        raise OptionError(f"Pass {what!r}: module {module_name!r} cannot be imported: {error}.", hint=hint) from error
     function: Any = module
     for part in function_name.split("."):
         function = getattr(function, part, None)
     if not callable(function):
         public = [name for name in dir(module) if not name.startswith("_") and callable(getattr(module, name))]
         near = difflib.get_close_matches(function_name, public, n=3)
-        hint = f"Near names: {', '.join(near)}." if near else None
-        raise OptionError(f"Pass {what!r}: module {module_name!r} has no function {function_name!r}.", hint=hint)
+        meant = f"Near names: {', '.join(near)}." if near else None
+        raise OptionError(f"Pass {what!r}: module {module_name!r} has no function {function_name!r}.", hint=meant)
     return _as_pass(what, function)
 
 

@@ -64,6 +64,8 @@ def _gelu(node: fx.Node, edit: Rewriter) -> fx.Node | None:
         return None
     for x, gate in (rest, rest[::-1]):
         inner = _plus(gate, 1.0)
+        if inner is None:
+            continue
         if is_call(inner, aten.erf.default) and _scaled(inner.args[0], math.sqrt(0.5)) is x:
             return edit.call(aten.gelu.default, x)
         if is_call(inner, aten.tanh.default) and _is_tanh_argument(inner.args[0], x):

@@ -67,7 +67,11 @@ class _Swap:
             sizes = list(node.args[1])
             sizes[1], sizes[2] = sizes[2], sizes[1]
             return self.edit.call(aten.expand.default, self(node.args[0]), sizes)
-        if is_call(node, *_REDUCTIONS) and list(argument(node, 1, "dim") or ()) in ([-1], [rank(node) - 1]) and argument(node, 2, "keepdim"):
+        if (
+            is_call(node, *_REDUCTIONS)
+            and list(argument(node, 1, "dim") or ()) in ([-1], [rank(node) - 1])
+            and argument(node, 2, "keepdim")
+        ):
             return self.edit.call(node.target, self(node.args[0]), *node.args[1:], **node.kwargs)
         if op_name(node.target) in ("layer_norm", "rms_norm") and len(node.args[1]) == 1:
             return self.edit.call(node.target, self(node.args[0]), *node.args[1:], **node.kwargs)
@@ -100,11 +104,11 @@ class _Swap:
             return self(x)
         if rank(x) <= wanted - _MIN_RANK:
             return x
-        shape: list[Dim] = [1] * (wanted - rank(x)) + list(dims(x))
+        shape: list[Dim] = [*[1] * (wanted - rank(x)), *dims(x)]
         shape[1], shape[2] = shape[2], shape[1]
         if 1 in shape[1:3]:
             return reshape_to(self.edit, x, shape)
-        padded = reshape_to(self.edit, x, [1] * (wanted - rank(x)) + list(dims(x)))
+        padded = reshape_to(self.edit, x, (*[1] * (wanted - rank(x)), *dims(x)))
         return None if padded is None else permute_of(self.edit, padded, _axes(padded))
 
 

@@ -59,7 +59,12 @@ def _foldable(node: fx.Node) -> bool:
         return False
     value = node.meta.get("val")
     tensors = value if isinstance(value, (list, tuple)) else [value]
-    return all(isinstance(one, torch.Tensor) and all(isinstance(size, int) for size in one.shape) and one.numel() < MAX_ELEMENTS for one in tensors)
+    return all(_is_small(one) for one in tensors)
+
+
+def _is_small(value: Any) -> bool:
+    static = isinstance(value, torch.Tensor) and all(isinstance(size, int) for size in value.shape)
+    return static and value.numel() < MAX_ELEMENTS
 
 
 def _scalar_operand(node: fx.Node, edit: Rewriter) -> fx.Node | None:
@@ -83,4 +88,4 @@ def _number(edit: Rewriter, node: Any) -> float | None:
     return float(tensor.item())
 
 
-FOLD_CONSTANTS = FunctionPass("fold_constants", "canonicalize", "small computations on the module's own tensors, done at compile time", _run)
+FOLD_CONSTANTS = FunctionPass("fold_constants", "canonicalize", "small computations on the module's own tensors", _run)

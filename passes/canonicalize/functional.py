@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ __all__ = ["FUNCTIONALIZE"]
 
 _RESHAPES = frozenset(["view", "_unsafe_view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "view_as", "reshape_as"])
 _SAME = frozenset(["alias", "detach", "contiguous", "lift_fresh", "type_as", "to", "dropout"])
+_LIST_VIEWS = frozenset(["split", "split_with_sizes", "chunk", "unbind"])
 _OTHER_VIEWS = frozenset(["slice", "select", "transpose", "t", "permute", "expand", "expand_as", "narrow"])
 
 
@@ -40,7 +42,7 @@ def _rewrite(node: fx.Node, edit: Rewriter) -> None:
     while (source := _viewed(chain[-1])) is not None:
         chain.append(source)
     base, new = chain[-1], value
-    for view, source in zip(chain, chain[1:], strict=False):
+    for view, source in pairwise(chain):
         new = _write_back(node, view, source, new, edit)
     stale = [alias for alias in _aliases(base) if alias < node]
     node.replace_all_uses_with(value)
@@ -107,7 +109,7 @@ def _viewed(node: Any) -> fx.Node | None:
 
 
 def _is_list_view(node: Any) -> bool:
-    return isinstance(node, fx.Node) and node.op == "call_function" and op_name(node.target) in ("split", "split_with_sizes", "chunk", "unbind")
+    return isinstance(node, fx.Node) and node.op == "call_function" and op_name(node.target) in _LIST_VIEWS
 
 
 def _aliases(base: fx.Node) -> list[fx.Node]:

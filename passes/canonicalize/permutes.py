@@ -10,7 +10,7 @@ from mixplan.passes.patterns import argument, aten, axis_of, dims, is_call, is_t
 from mixplan.passes.rewriting import Rewriter
 from mixplan.passes.rules import SimpleRule, rule_pass
 
-__all__ = ["PERMUTES", "PERMUTE_RULES", "permute_of", "permutation"]
+__all__ = ["PERMUTES", "PERMUTE_RULES", "permutation", "permute_of"]
 
 _TARGETS = (
     aten.transpose.int,

@@ -1,6 +1,6 @@
 """Reshapes of the leading dimensions move behind linear layers and elementwise ops, where they meet others and cancel.
 
-GPT-2 flattens [1, T, K] to [T, K] around each product, experts around their router; afterwards one layout, [1, T, K], runs through the model.
+GPT-2 flattens [1, T, K] to [T, K] around each product, experts around their router; afterwards [1, T, K] runs through the model.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _linear(node: fx.Node, edit: Rewriter) -> fx.Node | None:
 
 
 def _elementwise(node: fx.Node, edit: Rewriter) -> fx.Node | None:
-    """op(reshape(a), reshape(b)) -> reshape(op(a, b)), where all tensor operands are reshaped alike or are vectors over the last dimension."""
+    """op(reshape(a), reshape(b)) -> reshape(op(a, b)), where the operands are reshaped alike or are vectors over the last dimension."""
     if not is_elementwise(node):
         return None
     tensors = [arg for arg in node.args if isinstance(arg, fx.Node)]

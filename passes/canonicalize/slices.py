@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from typing import Any
 
 import torch
 from torch import fx
@@ -96,8 +97,9 @@ def _slice_scatter(node: fx.Node, edit: Rewriter) -> fx.Node | None:
     """Writing a slice is a cat of what stands before, the new part, and what stands after."""
     base, part = node.args[0], node.args[1]
     axis = axis_of(argument(node, 2, "dim", 0), base)
-    size, start, stop = dims(base)[axis], argument(node, 3, "start"), argument(node, 4, "end")
-    width = dims(part)[axis]
+    size: Any = dims(base)[axis]
+    start = argument(node, 3, "start")
+    width: Any = dims(part)[axis]
     start = 0 if start is None else start
     if argument(node, 5, "step", 1) != 1 or not all(isinstance(number, int) for number in (size, start, width)):
         return None

@@ -80,8 +80,8 @@ class VarianceNorm(_LayerNorm):
                 return x
             if variance.args[0] is not x:
                 return Miss(f"the variance is that of {variance.args[0]}, the mean that of {x}")
-            unbiased = argument(variance, 2, "unbiased", True) if is_call(variance, aten.var.dim) else variance.kwargs.get("correction", 1) != 0
-            if unbiased:
+            by_flag = is_call(variance, aten.var.dim)
+            if argument(variance, 2, "unbiased", True) if by_flag else variance.kwargs.get("correction", 1) != 0:
                 return Miss("the variance is the unbiased one (divided by D - 1)")
             axes = list(argument(variance, 1, "dim") or ())
             if axes not in ([-1], [len(x.meta["val"].shape) - 1]) or not (argument(variance, 3, "keepdim", False)):

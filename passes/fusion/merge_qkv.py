@@ -115,7 +115,6 @@ def _merge(linears: list[fx.Node], edit: Rewriter) -> None:
         edit.replace(linear, part)
 
 
-
 def _bias(part: LinearParts, edit: Rewriter) -> fx.Node:
     """The bias, or zeros of its shape."""
     return part.bias if part.bias is not None else edit.constant(torch.zeros(int(dims(part.weight)[0])), "no_bias")

@@ -71,9 +71,7 @@ def reciprocal_root(node: fx.Node) -> list[tuple[Any, Any]]:
         return []
     found = []
     for x, root in commuted(node):
-        if is_call(root, aten.rsqrt.default):
-            found.append((x, root.args[0]))
-        elif is_call(root, aten.pow.Tensor_Scalar) and scalar_of(root.args[1]) == -0.5:
+        if is_call(root, aten.rsqrt.default) or (is_call(root, aten.pow.Tensor_Scalar) and scalar_of(root.args[1]) == -0.5):
             found.append((x, root.args[0]))
         elif is_call(root, aten.reciprocal.default) and is_call(root.args[0], aten.sqrt.default):
             found.append((x, root.args[0].args[0]))
@@ -91,7 +89,7 @@ def plus_eps(node: Any) -> tuple[Any, float] | None:
 
 
 def mean_over_last(node: Any) -> tuple[fx.Node, str | None] | None:
-    """(y, problem) where the node is a mean of y, also spelled as sum / size; the problem says why it is not one over the last dimension."""
+    """(y, problem) where the node is a mean of y, also spelled sum / size; the problem says why it is not over the last dimension."""
     if is_call(node, aten.mean.dim):
         return node.args[0], _over_last(node)
     if is_call(node, aten.div.Tensor, aten.mul.Tensor) and is_call(node.args[0], aten.sum.dim_IntList):

@@ -34,7 +34,8 @@ class RopePartial(Rule[Found]):
         if len(pieces) != 2 or axis_of(argument(node, 1, "dim", 0), node) != rank(node) - 1:
             return None
         if not is_call(pieces[0], ROPE):
-            return Miss("the rotated dimensions stand behind the others; the fused op rotates the first ones") if is_call(pieces[1], ROPE) else None
+            behind = Miss("the rotated dimensions stand behind the others; the fused op rotates the first ones")
+            return behind if is_call(pieces[1], ROPE) else None
         head, tail = slice_bounds(pieces[0].args[0]), slice_bounds(pieces[1])
         if head is None or tail is None or head[0] is not tail[0]:
             return Miss("what passes through is not the rest of what is rotated")

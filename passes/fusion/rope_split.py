@@ -27,9 +27,10 @@ class Found:
 
 
 class RopeSplit(Rule[Found]):
-    """cat(a cos - b sin, b cos + a sin) -> rope(cat(a, b), (cos, cos), (sin, sin), "half"); cat(a, b) is x itself where a, b are its halves.
+    """cat(a cos - b sin, b cos + a sin) -> rope(cat(a, b), (cos, cos), (sin, sin), "half").
 
-    DeepSeek takes neighbours for a and b but writes halves; the cat then stays, and puts them in order.
+    cat(a, b) is x itself where a and b are its halves. DeepSeek takes neighbours for a and b but writes halves; the cat then stays, and
+    puts them in order.
     """
 
     name: ClassVar[str] = "rope_split"

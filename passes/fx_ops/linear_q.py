@@ -16,9 +16,7 @@ from mixplan.passes.fx_ops.register import define
 __all__ = ["GATED_LINEAR_Q", "LINEAR_Q"]
 
 
-def linear_q(
-    q: Tensor, scales: Tensor, sums: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, group: int
-) -> Tensor:
+def linear_q(q: Tensor, scales: Tensor, sums: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, group: int) -> Tensor:
     """linear(x, weight, bias, residual) for x as quantize_act(x, group) gives it: q i8 [..., Kp], scales and sums [..., G]."""
     return linear(dequantize(q, scales, weight.shape[1]), weight, bias, residual)
 

@@ -12,10 +12,11 @@ from mixplan.passes.precision.layers import Layer, layers_of
 from mixplan.passes.precision.overrides import resolve
 from mixplan.passes.precision.schemes import parse_scheme
 
-__all__ = ["ASSIGN_PRECISION", "RULE_OVERRIDE", "RULE_UNIFORM"]
+__all__ = ["ASSIGN_PRECISION", "RULE_COMPUTED", "RULE_OVERRIDE", "RULE_UNIFORM"]
 
 RULE_UNIFORM = "uniform"
 RULE_OVERRIDE = "override"
+RULE_COMPUTED = "computed"
 
 
 def _run(graph: fx.GraphModule, context: PassContext) -> PassResult:
@@ -24,7 +25,8 @@ def _run(graph: fx.GraphModule, context: PassContext) -> PassResult:
     for layer in layers:
         override = chosen.get(layer.name)
         if not layer.parameter:
-            decision = LayerDecision(layer.name, parse_scheme("FP32"), "computed", "the module computes this table; the checkpoint does not hold it")
+            reason = "the module computes this table; the checkpoint does not hold it"
+            decision = LayerDecision(layer.name, parse_scheme("FP32"), RULE_COMPUTED, reason)
         elif override is not None:
             decision = LayerDecision(layer.name, override.scheme, RULE_OVERRIDE, override.text)
         else:
