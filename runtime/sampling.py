@@ -28,6 +28,8 @@ __all__ = ["Sampler", "SamplingParams"]
 
 # How many candidates a top_p without top_k looks at first; it looks at more only where they do not add up to top_p.
 _FIRST_LOOK = 256
+# Logits in one block, where the k largest are looked for by blocks.
+_BLOCK = 64
 
 
 @dataclass(frozen=True)
@@ -131,44 +133,58 @@ class Sampler:
 def candidates(logits: NDArray[np.float32], params: SamplingParams) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Token ids that may be drawn and their unnormalized probabilities, for logits [V] and a temperature above 0.
 
-    Without top_k and top_p the ids stay in their own order; otherwise the most probable comes first.
+    With top_k or top_p the most probable id comes first; otherwise ids stay in their own order. The most probable one has weight 1.
     """
-    scaled = logits.astype(np.float64) / params.temperature
-    top = float(scaled.max())
-    vocab = scaled.shape[0]
+    top, vocab = float(logits.max()), logits.shape[0]
     if 0 < params.top_k < vocab:
-        ids = _largest(scaled, params.top_k)
-        weights = np.exp(scaled[ids] - top)
+        ids = _largest(logits, params.top_k)
+        weights = _weights(logits[ids], top, params.temperature)
         if params.top_p < 1.0:
             ids, weights = _nucleus(ids, weights, params.top_p * float(weights.sum()))
     elif params.top_p < 1.0:
-        everything = np.exp(scaled - top)
+        everything = _weights(logits, top, params.temperature)
         wanted = params.top_p * float(everything.sum())
         look = min(_FIRST_LOOK, vocab)
-        ids = _largest(scaled, look)
+        ids = _largest(logits, look)
         while look < vocab and float(everything[ids].sum()) < wanted:
             look = min(look * 8, vocab)
-            ids = _largest(scaled, look)
+            ids = _largest(logits, look)
         ids, weights = _nucleus(ids, everything[ids], wanted)
+    elif params.min_p > 0.0:
+        # Generously those near the top; the weights decide below.
+        ids = np.flatnonzero(logits >= top + params.temperature * math.log(params.min_p) * (1 + 1e-6) - 1e-3)
+        weights = _weights(logits[ids], top, params.temperature)
     else:
         ids = np.arange(vocab, dtype=np.int64)
-        weights = np.exp(scaled - top)
+        weights = _weights(logits, top, params.temperature)
     if params.min_p > 0.0:
-        # The most probable token has weight 1, so the ratio to it is the weight itself.
         kept = weights >= params.min_p
         ids, weights = ids[kept], weights[kept]
     return ids, weights
 
 
-def _largest(values: NDArray[np.float64], k: int) -> NDArray[np.int64]:
+def _weights(logits: NDArray[np.float32], top: float, temperature: float) -> NDArray[np.float64]:
+    """exp((logits - top) / temperature)."""
+    # The subtraction comes first, so that the smallest temperature gives 0 and -inf, not inf - inf.
+    with np.errstate(over="ignore"):
+        weights: NDArray[np.float64] = np.exp((logits.astype(np.float64) - top) / temperature)
+    return weights
+
+
+def _largest(values: NDArray[np.float32], k: int) -> NDArray[np.int64]:
     """Indices of the k largest, largest first, the lowest index first among equals, without sorting the others."""
-    if k < values.shape[0]:
-        threshold = np.partition(values, values.shape[0] - k)[values.shape[0] - k]
-        ids = np.flatnonzero(values >= threshold)
-    else:
-        ids = np.arange(values.shape[0])
-    order = np.argsort(-values[ids], kind="stable")
-    return ids[order][:k].astype(np.int64)
+    size = values.shape[0]
+    near = np.arange(size)
+    if k * 4 * _BLOCK <= size:
+        # k blocks have a maximum of at least the k-th largest maximum, so the k largest values are all at least that.
+        maxima = values[: size // _BLOCK * _BLOCK].reshape(-1, _BLOCK).max(axis=1)
+        near = np.flatnonzero(values >= np.partition(maxima, maxima.shape[0] - k)[maxima.shape[0] - k])
+    found = values[near]
+    if k < found.shape[0]:
+        kept = found >= np.partition(found, found.shape[0] - k)[found.shape[0] - k]
+        near, found = near[kept], found[kept]
+    order = np.argsort(-found, kind="stable")
+    return near[order][:k].astype(np.int64)
 
 
 def _nucleus(ids: NDArray[np.int64], weights: NDArray[np.float64], wanted: float) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

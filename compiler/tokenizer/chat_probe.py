@@ -32,6 +32,7 @@ _CONTENTS = (
     "x" * 300,
 )
 _BLANK = " \n"
+_ESCAPE, _ESCAPES = re.compile(r"\\(.)"), {"n": "\n", "t": "\t", "r": "\r"}
 
 
 class _NotLiteral(Exception):  # noqa: N818  control flow of this module
@@ -179,11 +180,12 @@ class _Probe:
     def _candidates(self) -> list[str]:
         """Texts that the template may look for in a message."""
         searches = (
-            r"""(['"])((?:(?!\1).){2,60})\1\s+(?:not\s+)?in\s""",
-            r"""\.(?:r?split|startswith|endswith|replace|r?partition|find)\(\s*(['"])((?:(?!\1).)+)\1""",
+            r"""(['"])((?:\\.|(?!\1)[^\\]){2,60})\1\s+(?:not\s+)?in\s""",
+            r"""\.(?:r?split|startswith|endswith|replace|r?partition|find)\(\s*(['"])((?:\\.|(?!\1)[^\\])+)\1""",
         )
         found = [match[1] for search in searches for match in re.findall(search, self._template)]
-        return sorted({text.encode().decode("unicode_escape") if text.isascii() else text for text in found if len(text) > 1})
+        texts = {_ESCAPE.sub(lambda match: _ESCAPES.get(match[1], match[1]), text) for text in found}
+        return sorted(text for text in texts if len(text) > 1)
 
     def _make(self) -> LiteralForm:
         return LiteralForm(

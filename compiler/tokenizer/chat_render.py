@@ -55,8 +55,10 @@ def compile_template(template: str, special_tokens: Mapping[str, str]) -> Render
     environment.globals["raise_exception"] = refuse
     try:
         compiled = environment.from_string(template)
-    except jinja2.TemplateError as error:
-        raise CheckpointError(f"The chat template is not valid Jinja: {error}.", hint="Mend or remove it in the checkpoint.") from error
+    except Exception as error:  # besides its own errors, what a strange template makes of the parser
+        raise CheckpointError(
+            f"The chat template is not valid Jinja: {type(error).__name__}: {error}.", hint="Mend or remove it in the checkpoint."
+        ) from error
 
     def render(messages: Sequence[Message], add_generation_prompt: bool, strftime: Callable[[str], str] | None = None) -> str:
         clock = strftime if strftime is not None else datetime.now().astimezone().strftime

@@ -124,6 +124,13 @@ def test_texts_that_the_template_looks_for() -> None:
         ChatTemplate(form).render(_messages("uau", "a", "<think>b</think>c", "d"))
 
 
+def test_texts_with_escapes() -> None:
+    template = "{% for m in messages %}{{ m.role }}: {{ m.content.replace('a\\n\\'b', 'c').replace('\\\\d', 'e') }}\n{% endfor %}"
+    form = literal_form(template, _SPECIAL)
+    assert form.literal
+    assert form.not_with == ("\\d", "a\n'b")
+
+
 def test_a_last_answer_that_is_changed_is_left_to_the_template() -> None:
     form = literal_form(THINKING, _SPECIAL)
     assert "assistant>end" in form.elsewhere and "user>assistant" in form.between

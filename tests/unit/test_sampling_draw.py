@@ -59,6 +59,18 @@ def test_candidates_equal_a_full_sort(params: SamplingParams) -> None:
     np.testing.assert_allclose(got, _reference(logits, params), rtol=1e-12, atol=1e-15)
 
 
+@pytest.mark.parametrize("vocab", [1000, 20011])
+@pytest.mark.parametrize("k", [1, 7, 40, 500])
+def test_the_k_largest_of_many_with_ties(vocab: int, k: int) -> None:
+    logits = np.round(_logits(vocab, seed=k), 1)
+    ids, _ = candidates(logits, SamplingParams(temperature=1.0, top_k=k))
+    assert ids.tolist() == np.argsort(-logits, kind="stable")[:k].tolist()
+
+
+def test_the_smallest_temperature_is_greedy() -> None:
+    assert Sampler(SamplingParams(temperature=5e-324, seed=0)).sample(_logits()) == int(np.argmax(_logits()))
+
+
 def test_greedy_takes_the_first_of_equals() -> None:
     assert Sampler(SamplingParams()).sample(np.array([0, 5, 5, 1], np.float32)) == 1
 
