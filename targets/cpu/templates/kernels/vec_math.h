@@ -51,7 +51,9 @@ MP_INLINE f32x16 vexp_negative(f32x16 x) {
   return (f32x16)(~(i32x16)(x < lo) & (i32x16)y);
 }
 
-MP_INLINE f32x16 vsigmoid(f32x16 x) { return 1.0f / (1.0f + vexp(-x)); }
+// 1 + exp(-x). Where exp would be subnormal it does not count beside the 1, and the processor would take a slow path for it.
+MP_INLINE f32x16 one_plus_exp(f32x16 x) { return 1.0f + vexp(vmax(splat(-87.0f), -x)); }
+MP_INLINE f32x16 vsigmoid(f32x16 x) { return 1.0f / one_plus_exp(x); }
 
 // exp(x) - 1, accurate near 0, for x <= 0.
 MP_INLINE f32x16 vexpm1_negative(f32x16 x) {
@@ -124,7 +126,7 @@ MP_INLINE f32x16 vgelu_tanh(f32x16 x) {
   f32x16 u = 0.79788456080286536f * (x + 0.044715f * x * x * x);
   return select(x < splat(-12.0f), splat(-0.0f), x * vsigmoid(2.0f * u));
 }
-MP_INLINE f32x16 vsilu(f32x16 x) { return x / (1.0f + vexp(-x)); }
+MP_INLINE f32x16 vsilu(f32x16 x) { return x / one_plus_exp(x); }
 
 template <Fn F>
 MP_INLINE f32x16 activate(f32x16 x) {
