@@ -35,7 +35,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name, passes in (("plain", ()), ("relu", ("my_pass:relu_for_silu@after=drop_noops",))):
             report = mixplan.compile(source, output=Path(folder) / name, scheme="FP32", passes=passes, isa=("native",))
-            print(f"{name}: {report.effective_bits:.2f} bits per weight, rewrites {report.matches.get("my_pass:relu_for_silu", 0)}")
+            print(f"{name}: {report.effective_bits:.2f} bits per weight, rewrites {report.matches.get('my_pass:relu_for_silu', 0)}")
             with mixplan.runtime.load(Path(folder) / name) as model:
                 logits[name] = model.step(tokens, tokens, np.zeros(8, int), logits="all")
     print(f"largest change of a logit: {np.abs(logits['plain'] - logits['relu']).max():.4f}")
