@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mixplan.runtime.devices.cpu_abi import attention_layers, region_constants
@@ -120,45 +119,3 @@ class Builder:
                 if need not in self.scratch:
                     self.scratch.append(need)
         self.ops.append(Op(function.name, tuple(writer.operands), node, work))
-
-    def contiguous(self, ref: Ref, node: int) -> Ref:
-        """`ref`, or a copy of it that is contiguous."""
-        from mixplan.targets.cpu.codegen.pointwise import emit_copy
-
-        if ref.contiguous:
-            return ref
-        copy = self.temporary(ref.dtype, ref.shape)
-        emit_copy(self, [(ref, copy)], node)
-        return copy
-
-    def rows(self, ref: Ref, node: int) -> tuple[Ref, Poly]:
-        """`ref` (or a copy) as rows along the last axis, whose elements are neighbours: the reference, and the stride between rows."""
-        rows = row_stride(ref)
-        if rows is None:
-            ref = self.contiguous(ref, node)
-            return ref, ref.shape[-1]
-        return ref, rows
-
-    def last_contiguous(self, ref: Ref, node: int) -> Ref:
-        """`ref`, or a copy, with neighbouring elements along the last axis."""
-        if not ref.literal and (ref.strides[-1] == Poly.of(1) or ref.shape[-1] == Poly.of(1)):
-            return ref
-        return self.contiguous(ref, node)
-
-
-def row_stride(ref: Ref) -> Poly | None:
-    """The one stride between rows of the last axis, None where there is none (or the last axis is not contiguous)."""
-    from mixplan.targets.cpu.codegen.ref import collapse
-
-    if ref.literal or (ref.strides[-1] != Poly.of(1) and ref.shape[-1] != Poly.of(1)):
-        return None
-    sizes, (strides,) = collapse(ref.shape[:-1], [ref.strides[:-1]])
-    if len(sizes) != 1:
-        return None
-    return strides[0] if sizes[0] != Poly.of(1) else ref.shape[-1]
-
-
-def check_rank(shapes: Sequence[Sequence[object]], most: int) -> str:
-    """The reason why a node with these shapes cannot be walked, "" if it can."""
-    rank = max((len(shape) for shape in shapes), default=0)
-    return f"{rank} dimensions; the kernels walk at most {most}" if rank > most else ""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from mixplan.runtime.dtypes import DType
 from mixplan.runtime.plan import Node, Value
 from mixplan.targets.cpu.codegen.builder import ALWAYS_PARALLEL, Builder
+from mixplan.targets.cpu.codegen.layout import contiguous, last_contiguous
 from mixplan.targets.cpu.codegen.ops.common import integer, number, text
 from mixplan.targets.cpu.codegen.ref import Buffer
 from mixplan.targets.cpu.codegen.types import literal
@@ -27,9 +28,9 @@ def check_attention(node: Node, values: Sequence[Value]) -> str:
 
 def emit_attention(builder: Builder, node: Node, index: int) -> None:
     """Two ops with the same arguments and a barrier between; both must see every thread of the pool."""
-    q, k, v = (builder.last_contiguous(builder.ref(value), index) for value in node.inputs[:3])
+    q, k, v = (last_contiguous(builder, builder.ref(value), index) for value in node.inputs[:3])
     optional = [builder.optional(node, position) for position in (3, 4)]
-    sinks, slopes = (None if ref is None else builder.contiguous(ref, index) for ref in optional)
+    sinks, slopes = (None if ref is None else contiguous(builder, ref, index) for ref in optional)
     y = builder.output(node.outputs[0])
     layer = integer(node, "layer")
     slot = builder.layers.index(layer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mixplan.runtime.plan import Node
 from mixplan.targets.cpu.codegen.builder import Builder
+from mixplan.targets.cpu.codegen.layout import in_memory
 from mixplan.targets.cpu.codegen.ops.common import axis_of, flag, integer, joint_views, without
 from mixplan.targets.cpu.codegen.poly import ZERO
 from mixplan.targets.cpu.codegen.ref import Ref
@@ -14,9 +15,7 @@ __all__ = ["emit_arg", "emit_cumsum", "emit_order", "emit_softmax"]
 
 
 def _input(builder: Builder, node: Node, index: int) -> tuple[Ref, int]:
-    x = builder.ref(node.inputs[0])
-    if x.literal:
-        x = builder.contiguous(x, index)
+    x = in_memory(builder, node.inputs[0], index)
     if not x.shape:
         # A scalar has one axis of one element.
         x = x.view((x.size,), (x.size,))

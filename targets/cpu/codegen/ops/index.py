@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mixplan.runtime.plan import Node
 from mixplan.targets.cpu.codegen.builder import Builder
+from mixplan.targets.cpu.codegen.layout import in_memory, widened
 from mixplan.targets.cpu.codegen.ops.common import axis_of, integer, joint_views, text, without
 from mixplan.targets.cpu.codegen.pointwise import emit_copy
 from mixplan.targets.cpu.codegen.poly import ZERO, Poly
@@ -14,34 +15,15 @@ from mixplan.targets.cpu.codegen.writer import Writer, braces, view
 __all__ = ["emit_gather", "emit_index_nd", "emit_scatter"]
 
 
-def _ref(builder: Builder, value: int, index: int) -> Ref:
-    ref = builder.ref(value)
-    return builder.contiguous(ref, index) if ref.literal else ref
-
-
 def _same_kind(builder: Builder, refs: list[Ref], index: int) -> list[Ref]:
-    """Index tensors of one dtype: where they differ, those that are not i64 are widened."""
-    from mixplan.runtime.dtypes import DType
-    from mixplan.targets.cpu.codegen.pointwise import Statement, write_nest
-
-    if len({ref.dtype for ref in refs}) == 1:
-        return refs
-    out = []
-    for ref in refs:
-        if ref.dtype is not DType.i64:
-            wide = builder.temporary(DType.i64, ref.shape)
-            w = Writer()
-            write_nest(w, ref.shape, [ref], [Statement("v0", DType.i64, "(int64_t)x0")], [("v0", wide)])
-            builder.emit(w, index, ref.size)
-            ref = wide
-        out.append(ref)
-    return out
+    """Index tensors of one dtype: where they differ, all become i64."""
+    return refs if len({ref.dtype for ref in refs}) == 1 else [widened(builder, ref, index) for ref in refs]
 
 
 def emit_index_nd(builder: Builder, node: Node, index: int) -> None:
     """Indices into consecutive axes from `axis` on; `take` is the case of one."""
-    x = _ref(builder, node.inputs[0], index)
-    picks = _same_kind(builder, [_ref(builder, value, index) for value in node.inputs[1:]], index)
+    x = in_memory(builder, node.inputs[0], index)
+    picks = _same_kind(builder, [in_memory(builder, value, index) for value in node.inputs[1:]], index)
     y = builder.output(node.outputs[0])
     axis, count = axis_of(node, len(x.shape)), len(picks)
     shape = y.shape[axis : len(y.shape) - (len(x.shape) - axis - count)]
@@ -68,7 +50,7 @@ def _row(collapsed: tuple[list[Poly], list[list[Poly]]]) -> str:
 
 def emit_gather(builder: Builder, node: Node, index: int) -> None:
     """One element for each element of the index."""
-    x, pick = _ref(builder, node.inputs[0], index), _ref(builder, node.inputs[1], index)
+    x, pick = in_memory(builder, node.inputs[0], index), in_memory(builder, node.inputs[1], index)
     y = builder.output(node.outputs[0])
     axis = axis_of(node, len(x.shape))
     w = Writer()
@@ -82,7 +64,7 @@ def emit_gather(builder: Builder, node: Node, index: int) -> None:
 
 def emit_scatter(builder: Builder, node: Node, index: int) -> None:
     """scatter and index_add: first a copy of x, then the writes."""
-    x, pick, src = (_ref(builder, value, index) for value in node.inputs)
+    x, pick, src = (in_memory(builder, value, index) for value in node.inputs)
     y = builder.output(node.outputs[0])
     emit_copy(builder, [(x, y)], index)
     axis = integer(node, "axis") % len(x.shape)

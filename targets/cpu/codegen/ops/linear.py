@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mixplan.runtime.dtypes import DType
 from mixplan.runtime.plan import Node, Value
 from mixplan.targets.cpu.codegen.builder import Builder
+from mixplan.targets.cpu.codegen.layout import contiguous, last_contiguous, rows, widened
 from mixplan.targets.cpu.codegen.ops.common import integer, text
-from mixplan.targets.cpu.codegen.pointwise import Statement, write_nest
 from mixplan.targets.cpu.codegen.poly import ONE, ZERO, Poly, product
 from mixplan.targets.cpu.codegen.ref import Ref
 from mixplan.targets.cpu.codegen.writer import Writer
 
-__all__ = ["check_weight", "emit_embedding", "emit_grouped", "emit_linear", "emit_linear_q", "wide_ids"]
+__all__ = ["check_weight", "emit_embedding", "emit_grouped", "emit_linear", "emit_linear_q"]
 
 _FORMATS = {"f32": "Fmt::F32", "bf16": "Fmt::BF16", "i8": "Fmt::I8", "i4": "Fmt::I4"}
 _ACTIVATIONS = {"f32": "Act::F32", "bf16": "Act::BF16"}
@@ -48,14 +47,14 @@ def _weight(builder: Builder, node: Node, first: int, index: int, w: Writer) -> 
         if ref is None:
             continue
         if ref.literal:
-            ref = builder.contiguous(ref, index)
+            ref = contiguous(builder, ref, index)
         w.line(f"a.{name} = {w.pointer(ref)};")
     return f"{_FORMATS[text(node, 'format')]}, {'false' if parts[2] is None else 'true'}"
 
 
 def _bias(builder: Builder, ref: Ref | None, index: int, w: Writer) -> None:
     if ref is not None:
-        w.line(f"a.bias = {w.pointer(builder.contiguous(ref, index))};")
+        w.line(f"a.bias = {w.pointer(contiguous(builder, ref, index))};")
 
 
 def _result(builder: Builder, node: Node, residual: Ref | None, index: int, w: Writer, header: str) -> tuple[Ref, Poly]:
@@ -64,7 +63,7 @@ def _result(builder: Builder, node: Node, residual: Ref | None, index: int, w: W
     w.use(header)
     m, n = product(y.shape[:-1]), integer(node, "rows")
     if residual is not None:
-        residual, ldr = builder.rows(residual, index)
+        residual, ldr = rows(builder, residual, index)
         w.line(f"a.residual = {w.pointer(residual)}; a.ldr = {ldr};")
     w.line(f"a.y = {w.pointer(y, write=True)}; a.ldy = {n}; a.m = {m}; a.n = {n}; a.scratch = c.scratch;")
     w.scratch.append(f"linear_scratch(nt, {integer(node, 'columns')})")
@@ -74,7 +73,7 @@ def _result(builder: Builder, node: Node, residual: Ref | None, index: int, w: W
 def emit_linear(builder: Builder, node: Node, index: int) -> None:
     """linear and gated_linear with f32 or bf16 activations."""
     gated = node.op == "gated_linear"
-    x, ldx = builder.rows(builder.ref(node.inputs[0]), index)
+    x, ldx = rows(builder, builder.ref(node.inputs[0]), index)
     residual = None if gated else builder.optional(node, 5)
     bias = builder.optional(node, 4)
     w = Writer()
@@ -94,11 +93,11 @@ def emit_linear(builder: Builder, node: Node, index: int) -> None:
 def emit_linear_q(builder: Builder, node: Node, index: int) -> None:
     """linear_q and gated_linear_q, whose activations are int8 with scales and sums."""
     gated = node.op == "gated_linear_q"
-    q, ldq = builder.rows(builder.ref(node.inputs[0]), index)
-    scales, ldg = builder.rows(builder.ref(node.inputs[1]), index)
-    sums, lds = builder.rows(builder.ref(node.inputs[2]), index)
+    q, ldq = rows(builder, builder.ref(node.inputs[0]), index)
+    scales, ldg = rows(builder, builder.ref(node.inputs[1]), index)
+    sums, lds = rows(builder, builder.ref(node.inputs[2]), index)
     if lds != ldg:
-        scales, sums, ldg = builder.contiguous(scales, index), builder.contiguous(sums, index), scales.shape[-1]
+        scales, sums, ldg = contiguous(builder, scales, index), contiguous(builder, sums, index), scales.shape[-1]
     residual = None if gated else builder.optional(node, 7)
     bias = builder.optional(node, 6)
     w = Writer()
@@ -115,22 +114,10 @@ def emit_linear_q(builder: Builder, node: Node, index: int) -> None:
     builder.emit(w, index, m * (max(n * k // 16, 1) * (2 if gated else 1)))
 
 
-def wide_ids(builder: Builder, value: int, index: int) -> Ref:
-    """An index tensor as contiguous i64."""
-    ids = builder.ref(value)
-    if ids.dtype is DType.i64:
-        return builder.contiguous(ids, index)
-    wide = builder.temporary(DType.i64, ids.shape)
-    w = Writer()
-    write_nest(w, ids.shape, [ids], [Statement("v0", DType.i64, "(int64_t)x0")], [("v0", wide)])
-    builder.emit(w, index, ids.size)
-    return wide
-
-
 def emit_grouped(builder: Builder, node: Node, index: int) -> None:
     """grouped_linear: x [T, J or 1, K], expert_ids [T, J]."""
-    x = builder.last_contiguous(builder.ref(node.inputs[0]), index)
-    ids = wide_ids(builder, node.inputs[1], index)
+    x = last_contiguous(builder, builder.ref(node.inputs[0]), index)
+    ids = contiguous(builder, widened(builder, builder.ref(node.inputs[1]), index), index)
     bias = builder.optional(node, 5)
     y = builder.output(node.outputs[0])
     t, j = ids.shape[-2], ids.shape[-1]
@@ -151,7 +138,7 @@ def emit_grouped(builder: Builder, node: Node, index: int) -> None:
 
 def emit_embedding(builder: Builder, node: Node, index: int) -> None:
     """Rows of a packed weight, unpacked to f32."""
-    ids = wide_ids(builder, node.inputs[0], index)
+    ids = contiguous(builder, widened(builder, builder.ref(node.inputs[0]), index), index)
     y = builder.output(node.outputs[0])
     k = integer(node, "columns")
     w = Writer()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mixplan.runtime.plan import Node
 from mixplan.targets.cpu.codegen.builder import Builder
+from mixplan.targets.cpu.codegen.layout import in_memory
 from mixplan.targets.cpu.codegen.ops.common import joint_views
 from mixplan.targets.cpu.codegen.poly import ONE, ZERO, Poly, product
 from mixplan.targets.cpu.codegen.ref import Ref, broadcast
@@ -14,9 +15,7 @@ __all__ = ["emit_matmul"]
 
 def emit_matmul(builder: Builder, node: Node, index: int) -> None:
     """[.., M, K] x [.., K, N]; vectors are taken as one row or one column."""
-    a, b = builder.ref(node.inputs[0]), builder.ref(node.inputs[1])
-    a = builder.contiguous(a, index) if a.literal else a
-    b = builder.contiguous(b, index) if b.literal else b
+    a, b = (in_memory(builder, value, index) for value in node.inputs)
     y = builder.output(node.outputs[0])
     batch = y.shape[: len(y.shape) - (len(a.shape) > 1) - (len(b.shape) > 1)]
     if len(a.shape) == 1:

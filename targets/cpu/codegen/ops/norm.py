@@ -5,6 +5,7 @@ from __future__ import annotations
 from mixplan.runtime.dtypes import DType
 from mixplan.runtime.plan import Node
 from mixplan.targets.cpu.codegen.builder import Builder
+from mixplan.targets.cpu.codegen.layout import contiguous, last_contiguous, rows
 from mixplan.targets.cpu.codegen.ops.common import integer, number
 from mixplan.targets.cpu.codegen.poly import ONE, ZERO, Poly, product
 from mixplan.targets.cpu.codegen.ref import Ref, collapse
@@ -19,7 +20,7 @@ def _parameters(builder: Builder, node: Node, index: int, w: Writer) -> None:
     for position, name in ((1, "weight"), (2, "bias")):
         ref = builder.optional(node, position)
         if ref is not None:
-            w.line(f"a.{name} = {w.pointer(builder.contiguous(ref, index))};")
+            w.line(f"a.{name} = {w.pointer(contiguous(builder, ref, index))};")
 
 
 def _rows(x: Ref, y: Ref) -> tuple[list[Poly], list[Poly], list[Poly]] | None:
@@ -34,11 +35,11 @@ def _rows(x: Ref, y: Ref) -> tuple[list[Poly], list[Poly], list[Poly]] | None:
 
 def emit_norm(builder: Builder, node: Node, index: int) -> None:
     """Over the last dimension."""
-    x = builder.last_contiguous(builder.ref(node.inputs[0]), index)
+    x = last_contiguous(builder, builder.ref(node.inputs[0]), index)
     y = builder.output(node.outputs[0])
     rows = _rows(x, y)
     if rows is None:
-        x = builder.contiguous(x, index)
+        x = contiguous(builder, x, index)
         rows = _rows(x, y)
         assert rows is not None
     sizes, xs, ys = rows
@@ -55,7 +56,7 @@ def emit_norm(builder: Builder, node: Node, index: int) -> None:
 
 def emit_quantize(builder: Builder, node: Node, index: int) -> None:
     """quantize_act, rms_norm_quant and layer_norm_quant: int8 values, scales and sums."""
-    x, ldx = builder.rows(builder.ref(node.inputs[0]), index)
+    x, ldx = rows(builder, builder.ref(node.inputs[0]), index)
     q, scales, sums = (builder.output(value) for value in node.outputs)
     w = Writer()
     w.use("kernels/quantize.h")

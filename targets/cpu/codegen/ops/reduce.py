@@ -5,6 +5,7 @@ from __future__ import annotations
 from mixplan.runtime.dtypes import DType
 from mixplan.runtime.plan import Node
 from mixplan.targets.cpu.codegen.builder import Builder
+from mixplan.targets.cpu.codegen.layout import in_memory
 from mixplan.targets.cpu.codegen.ops.common import integers
 from mixplan.targets.cpu.codegen.ref import collapse
 from mixplan.targets.cpu.codegen.types import STORAGE
@@ -17,9 +18,7 @@ REDUCTIONS = {"sum": "Sum", "mean": "Mean", "prod": "Prod", "amax": "Amax", "ami
 
 def emit_reduce(builder: Builder, node: Node, index: int) -> None:
     """Kept axes first, reduced axes second; no axes given means none reduced."""
-    x = builder.ref(node.inputs[0])
-    if x.literal:
-        x = builder.contiguous(x, index)
+    x = in_memory(builder, node.inputs[0], index)
     rank = len(x.shape)
     axes = sorted({axis % rank for axis in integers(node, "axes")}) if rank else []
     kept = [axis for axis in range(rank) if axis not in axes]

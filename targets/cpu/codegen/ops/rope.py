@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mixplan.runtime.plan import Node
 from mixplan.targets.cpu.codegen.builder import Builder
+from mixplan.targets.cpu.codegen.layout import contiguous, last_contiguous
 from mixplan.targets.cpu.codegen.ops.common import text
 from mixplan.targets.cpu.codegen.poly import ONE, ZERO, Poly
 from mixplan.targets.cpu.codegen.ref import Ref
@@ -18,10 +19,10 @@ def _token_stride(ref: Ref) -> Poly:
 
 def emit_rope(builder: Builder, node: Node, index: int) -> None:
     """x [1, T, H, D], cos and sin [1, T, Dr]."""
-    x = builder.last_contiguous(builder.ref(node.inputs[0]), index)
-    cos, sin = (builder.last_contiguous(builder.ref(value), index) for value in node.inputs[1:3])
+    x = last_contiguous(builder, builder.ref(node.inputs[0]), index)
+    cos, sin = (last_contiguous(builder, builder.ref(value), index) for value in node.inputs[1:3])
     if _token_stride(cos) != _token_stride(sin):
-        cos, sin = builder.contiguous(cos, index), builder.contiguous(sin, index)
+        cos, sin = contiguous(builder, cos, index), contiguous(builder, sin, index)
     y = builder.output(node.outputs[0])
     w = Writer()
     w.use("kernels/rope.h")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mixplan.runtime.plan import Node
 from mixplan.targets.cpu.codegen.builder import Builder
+from mixplan.targets.cpu.codegen.layout import in_memory
 from mixplan.targets.cpu.codegen.ops.common import axis_of, integer, integers, number
 from mixplan.targets.cpu.codegen.pointwise import emit_copy
 from mixplan.targets.cpu.codegen.poly import Poly, product
@@ -27,9 +28,7 @@ def emit_cat(builder: Builder, node: Node, index: int) -> None:
 
 def emit_pad(builder: Builder, node: Node, index: int) -> None:
     """Pads of any axis, of either sign."""
-    x = builder.ref(node.inputs[0])
-    if x.literal:
-        x = builder.contiguous(x, index)
+    x = in_memory(builder, node.inputs[0], index)
     y = builder.output(node.outputs[0])
     lows = integers(node, "pads")[::2]
     w = Writer()
@@ -46,9 +45,7 @@ def emit_pad(builder: Builder, node: Node, index: int) -> None:
 
 def emit_triangle(builder: Builder, node: Node, index: int) -> None:
     """tril and triu of the last two axes."""
-    x = builder.ref(node.inputs[0])
-    if x.literal:
-        x = builder.contiguous(x, index)
+    x = in_memory(builder, node.inputs[0], index)
     y = builder.output(node.outputs[0])
     w = Writer()
     w.use("generic/shape.h")

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from mixplan.runtime.plan import Node
 from mixplan.targets.cpu.codegen.builder import Builder
+from mixplan.targets.cpu.codegen.layout import contiguous
 from mixplan.targets.cpu.codegen.poly import ONE, Poly
-from mixplan.targets.cpu.codegen.ref import Ref, broadcast, reshape
+from mixplan.targets.cpu.codegen.ref import Ref, broadcast, contiguous_strides, reshape
 
 __all__ = ["VIEWS", "emit_view"]
 
@@ -26,12 +27,10 @@ def _view(builder: Builder, node: Node, index: int, x: Ref, shape: tuple[Poly, .
     if node.op == "reshape":
         seen = reshape(x, shape)
         if seen is None:
-            seen = reshape(builder.contiguous(x, index), shape)
+            seen = reshape(contiguous(builder, x, index), shape)
         if seen is None:
             # The polynomials do not factor (a dimension such as 2*T + 1 cut in two); contiguous memory has any shape of its size.
-            from mixplan.targets.cpu.codegen.ref import contiguous_strides
-
-            return builder.contiguous(x, index).view(shape, contiguous_strides(shape))
+            return contiguous(builder, x, index).view(shape, contiguous_strides(shape))
         return seen
     if node.op == "expand":
         return broadcast(x, shape)
