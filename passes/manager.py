@@ -11,7 +11,7 @@ from torch import fx
 
 from mixplan.passes.base import Pass, PassContext, PassResult
 from mixplan.passes.dump import graph_text
-from mixplan.passes.rewriting import stamp_origins
+from mixplan.passes.rewriting import VALUES, stamp_origins
 from mixplan.passes.spec import Level, check_graph
 from mixplan.runtime.errors import InternalError, MixplanError, OptionError, OutputError, PassError
 
@@ -93,6 +93,7 @@ class PassManager:
             if result.changed:
                 _dump(dump, index, one.name, graph)
             records.append(PassRecord(one.name, one.stage, result.changed, result.matches, seconds, before, _calls(graph)))
+        graph.meta.pop(VALUES, None)
         graph.recompile()
         return PipelineReport(graph, tuple(records))
 

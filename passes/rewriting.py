@@ -16,7 +16,11 @@ from mixplan.passes.decision import DECISION
 from mixplan.passes.patterns import dims, dtype_of, is_constant, is_tensor
 from mixplan.runtime.errors import InternalError
 
-__all__ = ["Rewriter", "fake_mode_of", "hoist", "stamp_origins", "tensor_of"]
+__all__ = ["VALUES", "Rewriter", "fake_mode_of", "hoist", "stamp_origins", "tensor_of"]
+
+
+VALUES = "mixplan_values"
+"""Key in the GraphModule's meta of the fake values computed so far, by call."""
 
 
 def fake_mode_of(graph: fx.Graph) -> FakeTensorMode:
@@ -54,6 +58,19 @@ def hoist(node: fx.Node, anchor: fx.Node) -> None:
         for source in node.all_input_nodes:
             hoist(source, anchor)
         anchor.prepend(node)
+
+
+def _described(value: Any) -> Any:
+    """A hashable description of an argument: nodes by shape and dtype of what they give, numbers with their type."""
+    if isinstance(value, fx.Node):
+        value = value.meta.get("val")
+    if isinstance(value, torch.Tensor):
+        return (dims(value), value.dtype, value.device)
+    if isinstance(value, (list, tuple)):
+        return tuple(_described(item) for item in value)
+    if isinstance(value, dict):
+        return tuple(sorted((name, _described(item)) for name, item in value.items()))
+    return (type(value), str(value))
 
 
 def _base_name(target: Any) -> str:
@@ -100,9 +117,14 @@ class Rewriter:
                 raise InternalError(f"Node {node.name} has no meta['val'].")
             return node.meta["val"]
 
-        fake_args, fake_kwargs = fx.map_arg((args, kwargs), value_of)
-        with self.mode, torch.no_grad():
-            return target(*fake_args, **fake_kwargs)
+        # Decoders repeat themselves layer by layer, and tracing through fake tensors is slow: equal calls share one fake value.
+        known: dict[Any, Any] = self.module.meta.setdefault(VALUES, {})
+        key = (target, _described(args), _described(kwargs))
+        if key not in known:
+            fake_args, fake_kwargs = fx.map_arg((args, kwargs), value_of)
+            with self.mode, torch.no_grad():
+                known[key] = target(*fake_args, **fake_kwargs)
+        return known[key]
 
     def constant(self, tensor: torch.Tensor, prefix: str) -> fx.Node:
         """A get_attr node for a new tensor of the module, in front of the anchor."""
