@@ -20,7 +20,8 @@ from mixplan.runtime.packing import Packed, interleave_gated
 
 __all__ = ["Chunk", "chunks", "dense_array", "pack_chunk", "packed_arrays"]
 
-_CHUNK_ELEMENTS = 1 << 21
+# Small enough for a core's cache, over which packing makes some dozens of passes.
+_CHUNK_ELEMENTS = 1 << 18
 
 
 @dataclass(frozen=True)

@@ -84,12 +84,15 @@ def _best_scale(
     fmt: WeightFormat, grouped: torch.Tensor, extreme: torch.Tensor, to_storage: Callable[[torch.Tensor], torch.Tensor]
 ) -> torch.Tensor:
     """For each group [n, G], the scale among the candidates with the least squared error."""
-    middle = float(fmt.zero_point)
     best = to_storage(extreme / -_DIVISORS[0])
     least = torch.full_like(best, torch.inf)
+    twice = grouped * -2.0
+    low, high = -float(fmt.zero_point), float(fmt.levels - 1 - fmt.zero_point)
     for divisor in _DIVISORS:
         scale = to_storage(extreme / -divisor)
-        error = _codes(fmt, grouped, scale, middle).sub_(middle).mul_(scale.unsqueeze(-1)).sub_(grouped).square_().sum(-1)
+        codes = torch.mul(grouped, _inverse(scale).unsqueeze(-1)).round_().clamp_(low, high)
+        # |s q - w|^2 less |w|^2, which all candidates share: s * sum(q * (s q - 2 w)).
+        error = torch.addcmul(twice, codes, scale.unsqueeze(-1)).mul_(codes).sum(-1).mul_(scale)
         better = error < least
         best, least = torch.where(better, scale, best), torch.where(better, error, least)
     return best
