@@ -44,11 +44,11 @@ class Capabilities:
 class CompileOptions:
     """How to compile a region.
 
-    levels: the binaries wanted, () for all that the target makes by default. jobs: compilers to run at once.
+    levels: the binaries wanted, () for all that the target makes by default. jobs: compilers to run at once, 0 for one on each core.
     """
 
     levels: tuple[str, ...] = ()
-    jobs: int = 2
+    jobs: int = 0
 
 
 @dataclass(frozen=True)

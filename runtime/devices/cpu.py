@@ -94,20 +94,20 @@ class _CpuRegion:
         region, library = self._plan.plan.regions[region_index], self._library
         functions = library.functions
         self._threads = threads
-        self._arena = _reserve(library.arena_bytes, "the arena")
-        self._scratch = _reserve(functions.mixplan_scratch_bytes(threads), "scratch")
+        arena = _reserve(library.arena_bytes, "the arena")
+        scratch = _reserve(functions.mixplan_scratch_bytes(threads), "scratch")
         layers = attention_layers(self._plan.plan, region)
         sizes = [-(-functions.mixplan_kv_page_bytes(k) * caches.pages // mmap.PAGESIZE) * mmap.PAGESIZE for k in range(len(layers))]
-        self._kv_bytes = sum(sizes)
-        self._kv = _reserve(self._kv_bytes, f"a KV cache of {caches.pages} pages")
-        kv = [_address(self._kv) + sum(sizes[:k]) for k in range(len(layers))]
+        cache = _reserve(sum(sizes), f"a KV cache of {caches.pages} pages")
+        kv = [_address(cache) + sum(sizes[:k]) for k in range(len(layers))]
         # Kept alive, since the library holds their addresses.
+        self._memory = [arena, scratch, cache]
         self._constants = [self._plan.constant(value) for value in region_constants(self._plan.plan, region)]
         arguments = CreateArgs(
             threads,
             _pointers([array.ctypes.data for array in self._constants]),
-            _address(self._arena),
-            _address(self._scratch),
+            _address(arena),
+            _address(scratch),
             _pointers(kv),
             caches.pages,
             caches.max_pages_per_sequence,
@@ -175,12 +175,8 @@ class _CpuRegion:
 
     def metrics(self) -> dict[str, float]:
         """Bytes set aside (the system gives memory only for what is touched), and threads."""
-        return {
-            "arena_bytes": float(self._library.arena_bytes),
-            "kv_bytes": float(self._kv_bytes),
-            "scratch_bytes": float(len(self._scratch)),
-            "threads": float(self._threads),
-        }
+        sizes = dict(zip(("arena_bytes", "scratch_bytes", "kv_bytes"), map(float, map(len, self._memory)), strict=False))
+        return {**sizes, "threads": float(self._threads)}
 
     def profile(self) -> list[tuple[str, str, float]]:
         """(op, node, seconds so far) of every op, where the environment had MIXPLAN_PROFILE=1 at load; empty otherwise."""
@@ -198,6 +194,7 @@ class _CpuRegion:
         if handle is not None and self._process == os.getpid():
             self._library.functions.mixplan_destroy(handle)
             self._library.close()
+            self._memory.clear()
 
     def __del__(self) -> None:
         self.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from mixplan.runtime.devices.cpu_info import allowed_cores
 from mixplan.runtime.errors import MixplanError, UnsupportedError
 from mixplan.runtime.plan import Node, Plan, Region, Value
 from mixplan.targets.base import Capabilities, CompiledRegion, CompileOptions, Support
@@ -67,7 +68,7 @@ class CpuTarget:
         levels = resolve_levels(options.levels)
         rendered = render_region(plan, region)
         compiler = find_compiler()
-        with ThreadPoolExecutor(max_workers=max(1, options.jobs)) as pool:
+        with ThreadPoolExecutor(max_workers=options.jobs or allowed_cores()) as pool:
             libraries = list(pool.map(lambda level: build_kernel(rendered.source, level, compiler), levels))
         return CompiledRegion(
             dict(zip(levels, libraries, strict=True)),
