@@ -29,10 +29,10 @@ def step_symbols(graph: fx.Graph) -> dict[str, str]:
     symbols: dict[str, str] = {}
     for node in graph.nodes:
         value = node.meta.get("val")
-        if node.op == "placeholder" and isinstance(value, torch.Tensor) and value.dim():
-            size = value.shape[-1]
-            if not isinstance(size, int):
-                symbols.setdefault(str(size.node.expr), "R" if node.name == "logit_rows" else "T")
+        if node.op == "placeholder" and isinstance(value, torch.Tensor):
+            for size in value.shape:
+                if not isinstance(size, int):
+                    symbols.setdefault(str(size.node.expr), "R" if node.name == "logit_rows" else "T")
     return symbols
 
 

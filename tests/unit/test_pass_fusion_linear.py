@@ -48,7 +48,10 @@ FUSED: dict[str, tuple[Callable[[Any, Tensor], Tensor], list[str]]] = {
     "gelu tanh": (lambda m, x: F.gelu(F.linear(x, m.gate), approximate="tanh") * F.linear(x, m.up), ["gated_linear"]),
     "relu squared": (lambda m, x: F.relu(F.linear(x, m.gate)).square() * F.linear(x, m.up), ["gated_linear"]),
     "merged, chunked": (lambda m, x: (c := F.linear(x, m.both).chunk(2, -1))[1] * F.silu(c[0]), ["gated_linear"]),
-    "flattened": (lambda m, x: (F.silu(F.linear(x.view(-1, 32), m.gate)) * F.linear(x.view(-1, 32), m.up)).view(1, -1, 48), ["gated_linear"]),
+    "flattened": (
+        lambda m, x: (F.silu(F.linear(x.view(-1, 32), m.gate)) * F.linear(x.view(-1, 32), m.up)).view(1, -1, 48),
+        ["gated_linear"],
+    ),
     "gelu in arithmetic": (
         lambda m, x: 0.5 * (y := F.linear(x, m.up)) * (1.0 + torch.tanh((2 / torch.pi) ** 0.5 * (y + 0.044715 * torch.pow(y, 3.0)))),
         ["linear", "gelu"],

@@ -40,7 +40,9 @@ RMS: dict[str, Callable[[Any, Tensor], Tensor]] = {
 }
 LAYER: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "aten": lambda m, x: torch.nn.functional.layer_norm(x, (32,), m.w, m.b, EPS),
-    "cohere": lambda m, x: m.w * ((x - x.mean(-1, keepdim=True)) * torch.rsqrt((x - x.mean(-1, keepdim=True)).pow(2).mean(-1, keepdim=True) + EPS)) + m.b,
+    "cohere": lambda m, x: (
+        m.w * ((x - x.mean(-1, keepdim=True)) * torch.rsqrt((x - x.mean(-1, keepdim=True)).pow(2).mean(-1, keepdim=True) + EPS)) + m.b
+    ),
     "variance": lambda m, x: m.b + m.w * ((x - x.mean(-1, keepdim=True)) / torch.sqrt(x.var(-1, keepdim=True, unbiased=False) + EPS)),
 }
 
@@ -80,10 +82,18 @@ def test_heads_norm_keeps_shape(from_function: Any) -> None:
 
 
 MISSES: dict[str, tuple[Callable[[Any, Tensor], Tensor], str, str]] = {
-    "another tensor": (lambda m, x: (x + 2) * torch.rsqrt(square_mean(x) + EPS), "rms_norm", "the mean square is that of inputs_0, but add"),
+    "another tensor": (
+        lambda m, x: (x + 2) * torch.rsqrt(square_mean(x) + EPS),
+        "rms_norm",
+        "the mean square is that of inputs_0, but add",
+    ),
     "another axis": (lambda m, x: x * torch.rsqrt(x.pow(2).mean(1, keepdim=True) + EPS), "rms_norm", "the mean is over dimensions [1]"),
     "no eps": (lambda m, x: x * torch.rsqrt(square_mean(x)), "rms_norm", "no constant eps"),
-    "two users": (lambda m, x: (n := RMS["aten"](type("M", (), {"w": None}), x)) * m.w + n, "norm_weight", "is also used without the weight"),
+    "two users": (
+        lambda m, x: (n := RMS["aten"](type("M", (), {"w": None}), x)) * m.w + n,
+        "norm_weight",
+        "is also used without the weight",
+    ),
     "weight per head": (
         lambda m, x: torch.nn.functional.rms_norm(x.view(1, -1, 4, 8), (8,), None, EPS) * m.w.view(4, 8),
         "norm_weight",
@@ -94,7 +104,11 @@ MISSES: dict[str, tuple[Callable[[Any, Tensor], Tensor], str, str]] = {
         "variance_norm",
         "the unbiased one",
     ),
-    "two dimensions": (lambda m, x: torch.nn.functional.layer_norm(x.view(1, -1, 4, 8), (4, 8)), "aten_layer_norm", "the last 2 dimensions"),
+    "two dimensions": (
+        lambda m, x: torch.nn.functional.layer_norm(x.view(1, -1, 4, 8), (4, 8)),
+        "aten_layer_norm",
+        "the last 2 dimensions",
+    ),
 }
 
 
