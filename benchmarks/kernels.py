@@ -94,7 +94,8 @@ static char* memory(int64_t bytes, int fill) {
 }
 // One product, `copies` times over different weights. Weights are a constant pattern: the time does not depend on the values.
 template <class Args>
-static double product(Kernel kernel, int64_t m, int64_t n, int64_t k, int64_t weight_bytes, int64_t scale_bytes, int64_t copies, int nt, int rounds, int gated) {
+static double product(Kernel kernel, int64_t m, int64_t n, int64_t k, int64_t weight_bytes, int64_t scale_bytes, int64_t copies, int nt,
+                      int rounds, int gated) {
   char* w = memory((weight_bytes + scale_bytes) * copies, 0x31);
   const int64_t kp = round_up(k, 128);
   float* x = (float*)memory(m * kp * 4, 0);
@@ -134,7 +135,8 @@ static double attend(int64_t t, int64_t context, int nt, int rounds) {
   AttentionArgs* args = (AttentionArgs*)calloc((size_t)copies, sizeof(AttentionArgs));
   for (int64_t i = 0; i < copies; i++) {
     AttentionArgs& a = args[i];
-    a.q = x; a.k = x + 576; a.v = x + 768; a.ldq = a.ldk = a.ldv = 960; a.ldq_head = a.ldk_head = a.ldv_head = 64; a.y = y; a.ldy = 576; a.ldy_head = 64;
+    a.q = x; a.k = x + 576; a.v = x + 768; a.ldq = a.ldk = a.ldv = 960;
+    a.ldq_head = a.ldk_head = a.ldv_head = 64; a.y = y; a.ldy = 576; a.ldy_head = 64;
     a.positions = positions; a.slots = slots; a.block_tables = table; a.max_pages = pages; a.pages = pages; a.t = t; a.scale = 0.125f;
     a.cache = cache + i * pages * kv_bytes_per_page<3, 64, 64, S>();
     a.scratch = memory(attention_scratch<9, 3, 64, 64>(nt, t), 0);
@@ -181,19 +183,36 @@ def _source(schemes: list[str]) -> str:
                 f"{{ return product<{args}>(k_{label}, m, n, k, wb, sb, copies, nt, rounds, {int(gated)}); }}"
             )
     for kv in ("F32", "F16"):
-        parts.append(f'extern "C" double attend_{kv}(int64_t t, int64_t c, int nt, int rounds) {{ return attend<Kv::{kv}>(t, c, nt, rounds); }}')
+        parts.append(
+            f'extern "C" double attend_{kv}(int64_t t, int64_t c, int nt, int rounds) {{ return attend<Kv::{kv}>(t, c, nt, rounds); }}'
+        )
     return "\n".join(parts)
 
 
 def _build(level: str, schemes: list[str], folder: Path) -> ctypes.CDLL:
     source, library = folder / "bench.cpp", folder / "bench.so"
     source.write_text(_source(schemes))
-    command = [sys.executable, "-m", "ziglang", "c++", "-std=c++17", "-O3", "-g0", "-fno-exceptions", "-fno-rtti", "-shared", "-fPIC", "-nostdlib++"]
+    command = [
+        sys.executable,
+        "-m",
+        "ziglang",
+        "c++",
+        "-std=c++17",
+        "-O3",
+        "-g0",
+        "-fno-exceptions",
+        "-fno-rtti",
+        "-shared",
+        "-fPIC",
+        "-nostdlib++",
+    ]
     subprocess.run([*command, f"-mcpu={LEVELS[level]}", f"-I{HEADERS}", str(source), "-o", str(library)], check=True)
     return ctypes.CDLL(str(library))
 
 
-def _products(library: ctypes.CDLL, schemes: list[str], shapes: list[str], rows: list[int], threads: list[int], rounds: int, cached: bool) -> list[Line]:
+def _products(
+    library: ctypes.CDLL, schemes: list[str], shapes: list[str], rows: list[int], threads: list[int], rounds: int, cached: bool
+) -> list[Line]:
     lines = []
     for scheme in schemes:
         _, group, _, bits = SCHEMES[scheme]
@@ -223,7 +242,9 @@ def _attention(library: ctypes.CDLL, threads: list[int], rounds: int) -> list[Li
             for nt in threads:
                 seconds = function(ctypes.c_int64(t), ctypes.c_int64(context), nt, rounds)
                 moved = 3 * 128 * context * width
-                lines.append(Line(f"attention@{context}", kv, t, nt, seconds * 1e6, moved / seconds / 1e9, 2 * 9 * 128 * keys / seconds / 1e9))
+                lines.append(
+                    Line(f"attention@{context}", kv, t, nt, seconds * 1e6, moved / seconds / 1e9, 2 * 9 * 128 * keys / seconds / 1e9)
+                )
     return lines
 
 
@@ -237,7 +258,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quantile", type=float, default=0.5, help="of the calls' times; less than 0.5 only on a busy machine")
     parser.add_argument("--shapes", nargs="*", choices=list(SHAPES), default=list(SHAPES))
-    parser.add_argument("--cached", action="store_true", help="two copies of each weight only: what the kernel does where memory does not limit it")
+    parser.add_argument(
+        "--cached", action="store_true", help="two copies of each weight only: what the kernel does where memory does not limit it"
+    )
     parser.add_argument("--no-attention", action="store_true")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -260,7 +283,9 @@ def main() -> None:
             for nt in options.threads:
                 part = {x.kernel: x.microseconds for x in lines if (x.scheme, x.rows, x.threads) == (scheme, m, nt) and x.kernel in SHAPES}
                 step = 30 * sum(v for k, v in part.items() if k != "head") + (part["head"] if m <= 32 else 0)
-                print(f"{scheme}: a step of {m} rows on {nt} threads spends {step / 1e3:.2f} ms in products ({m / step * 1e6:.0f} tokens/s)")
+                print(
+                    f"{scheme}: a step of {m} rows on {nt} threads spends {step / 1e3:.2f} ms in products ({m / step * 1e6:.0f} tokens/s)"
+                )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Compiles the kernel templates that a test module names and calls them through ctypes, at each ISA level that this machine has.
 
-A module lists its instantiations in `KERNELS`, for example `"linear<Fmt::F32,false,5,0,Act::F32>"`; they are compiled together, once a level.
+A module lists its instantiations in `KERNELS`, for example `"linear<Fmt::F32,false,5,0,Act::F32>"`; they are compiled together, once for
+each level.
 The argument structs are read from args.h, so the tests can't drift from it. The library is kept by hash of its sources.
 """
 
@@ -201,7 +202,9 @@ def _one(rng: np.random.Generator, fmt: WeightFormat, rows: int, columns: int, e
     return pack(fmt, Quantized(codes.astype(np.uint8), scales.astype(fmt.scale_dtype.numpy), zeros))
 
 
-def random_weight(rng: np.random.Generator, fmt: WeightFormat, rows: int, columns: int, kind: str = "linear", extreme: bool = False) -> Weight:
+def random_weight(
+    rng: np.random.Generator, fmt: WeightFormat, rows: int, columns: int, kind: str = "linear", extreme: bool = False
+) -> Weight:
     """kind: "linear", "gated", or a number of experts."""
     parts = [_one(rng, fmt, rows, columns, extreme) for _ in range(1 if kind == "linear" else 2 if kind == "gated" else int(kind))]
     packed = parts[0] if kind == "linear" else interleave_gated(*parts) if kind == "gated" else concat_experts(parts)

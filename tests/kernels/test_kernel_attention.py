@@ -10,7 +10,14 @@ import pytest
 from mixplan.runtime.ops import StepContext
 
 # heads, KV heads, key size, value size, storage
-SHAPES = [(9, 3, 64, 64, "F32"), (9, 3, 64, 64, "F16"), (4, 4, 20, 20, "F32"), (8, 1, 40, 24, "F16"), (5, 1, 72, 100, "F32"), (71, 1, 16, 16, "F32")]
+SHAPES = [
+    (9, 3, 64, 64, "F32"),
+    (9, 3, 64, 64, "F16"),
+    (4, 4, 20, 20, "F32"),
+    (8, 1, 40, 24, "F16"),
+    (5, 1, 72, 100, "F32"),
+    (71, 1, 16, 16, "F32"),
+]
 KERNELS = [f"{k}<{hq},{hkv},{dk},{dv},Kv::{s}>" for hq, hkv, dk, dv, s in SHAPES for k in ("attention_append", "attention")]
 EXTRA = "\n".join(
     f'extern "C" int64_t page_{i}() {{ return kv_bytes_per_page<{hkv},{dk},{dv},Kv::{s}>(); }}\n'
@@ -93,12 +100,33 @@ def test_ragged_steps(native: Any, reference: Any, make_scratch: Any, scratch_in
         threads = 1 + t % 3
         block = make_scratch(native.number(f"scratch_{index}", threads, t))
         args = {
-            "q": merged, "k": merged[:, cuts[0] :].ctypes.data, "v": merged[:, cuts[1] :].ctypes.data, "ldq": width, "ldk": width, "ldv": width,
-            "ldq_head": dk, "ldk_head": dk, "ldv_head": dv, "sinks": sinks, "slopes": slopes, "y": y, "ldy": hq * dv + 3, "ldy_head": dv,
-            "positions": positions, "slots": slots, "block_tables": tables, "max_pages": MAX_PAGES, "cache": cache, "pages": PAGES, "t": t,
-            "scale": attrs["scale"], "softcap": attrs.get("softcap", 0.0), "window": attrs.get("window", 0),
-            "mask": int(attrs.get("mask") == "chunked"), "scratch": block,
-        }  # fmt: skip
+            "q": merged,
+            "k": merged[:, cuts[0] :].ctypes.data,
+            "v": merged[:, cuts[1] :].ctypes.data,
+            "ldq": width,
+            "ldk": width,
+            "ldv": width,
+            "ldq_head": dk,
+            "ldk_head": dk,
+            "ldv_head": dv,
+            "sinks": sinks,
+            "slopes": slopes,
+            "y": y,
+            "ldy": hq * dv + 3,
+            "ldy_head": dv,
+            "positions": positions,
+            "slots": slots,
+            "block_tables": tables,
+            "max_pages": MAX_PAGES,
+            "cache": cache,
+            "pages": PAGES,
+            "t": t,
+            "scale": attrs["scale"],
+            "softcap": attrs.get("softcap", 0.0),
+            "window": attrs.get("window", 0),
+            "mask": int(attrs.get("mask") == "chunked"),
+            "scratch": block,
+        }
         consts = f"<{hq},{hkv},{dk},{dv},Kv::{storage}>"
         native.call("attention_append" + consts, threads=threads, **args)
         native.call("attention" + consts, threads=threads, **args)
@@ -109,17 +137,35 @@ def test_ragged_steps(native: Any, reference: Any, make_scratch: Any, scratch_in
 
 def test_pages_out_of_range_are_left_alone(native: Any, make_scratch: Any) -> None:
     """A block table that points outside the cache writes nothing and gives zeros."""
-    hq, hkv, d, _, _ = SHAPES[0]
+    hq, _, d, _, _ = SHAPES[0]
     size = native.number("page_0")
     store = np.full(3 * size, 0x11, np.uint8)
     x = np.ones((2, hq * d), np.float32)
     y = np.full((2, hq * d), 9, np.float32)
     tables = np.array([[-1], [1]], np.int32)
     args = {
-        "q": x, "k": x, "v": x, "ldq": hq * d, "ldk": hq * d, "ldv": hq * d, "ldq_head": d, "ldk_head": d, "ldv_head": d, "y": y, "ldy": hq * d,
-        "ldy_head": d, "positions": np.array([0, 0], np.int32), "slots": np.array([0, 1], np.int32), "block_tables": tables, "max_pages": 1,
-        "cache": store[size:], "pages": 1, "t": 2, "scale": 1.0, "scratch": make_scratch(native.number("scratch_0", 1, 2)),
-    }  # fmt: skip
+        "q": x,
+        "k": x,
+        "v": x,
+        "ldq": hq * d,
+        "ldk": hq * d,
+        "ldv": hq * d,
+        "ldq_head": d,
+        "ldk_head": d,
+        "ldv_head": d,
+        "y": y,
+        "ldy": hq * d,
+        "ldy_head": d,
+        "positions": np.array([0, 0], np.int32),
+        "slots": np.array([0, 1], np.int32),
+        "block_tables": tables,
+        "max_pages": 1,
+        "cache": store[size:],
+        "pages": 1,
+        "t": 2,
+        "scale": 1.0,
+        "scratch": make_scratch(native.number("scratch_0", 1, 2)),
+    }
     args["positions"], args["slots"] = np.array([0, 40], np.int32), np.array([0, 1], np.int32)
     for kernel in KERNELS[:2]:
         native.call(kernel, **args)

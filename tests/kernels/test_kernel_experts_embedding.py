@@ -9,7 +9,14 @@ import pytest
 
 from mixplan.runtime.formats import WeightFormat
 
-CASES = [("f32", 0, True, 45), ("bf16", 0, True, 45), ("i8", 0, True, 45), ("i8", 32, False, 70), ("i4", 32, True, 100), ("i4", 64, False, 420)]
+CASES = [
+    ("f32", 0, True, 45),
+    ("bf16", 0, True, 45),
+    ("i8", 0, True, 45),
+    ("i8", 32, False, 70),
+    ("i4", 32, True, 100),
+    ("i4", 64, False, 420),
+]
 
 
 def _consts(case: tuple[Any, ...]) -> str:
@@ -24,7 +31,9 @@ EXTRA = """extern "C" int64_t scratch(int64_t nt, int64_t k, int64_t rows, int64
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: "-".join(map(str, c)))
-def test_grouped_linear(native: Any, case: tuple[Any, ...], make_weight: Any, reference: Any, make_scratch: Any, scratch_intact: Any) -> None:
+def test_grouped_linear(
+    native: Any, case: tuple[Any, ...], make_weight: Any, reference: Any, make_scratch: Any, scratch_intact: Any
+) -> None:
     name, group, symmetric, columns = case
     rng = np.random.default_rng(columns)
     experts, outputs = 6, 37
@@ -37,9 +46,21 @@ def test_grouped_linear(native: Any, case: tuple[Any, ...], make_weight: Any, re
         y = np.full((tokens, chosen, outputs), 5, np.float32)
         block = make_scratch(native.number("scratch", threads, columns, tokens * chosen, experts))
         native.call(
-            f"grouped_linear<{_consts(case)}>", threads=threads, x=x, ldx_t=x.shape[1] * columns, ldx_j=0 if shared else columns, ids=ids,
-            **weight.fields, bias=bias, y=y, t=tokens, j=chosen, n=outputs, experts=experts, scratch=block,
-        )  # fmt: skip
+            f"grouped_linear<{_consts(case)}>",
+            threads=threads,
+            x=x,
+            ldx_t=x.shape[1] * columns,
+            ldx_j=0 if shared else columns,
+            ids=ids,
+            **weight.fields,
+            bias=bias,
+            y=y,
+            t=tokens,
+            j=chosen,
+            n=outputs,
+            experts=experts,
+            scratch=block,
+        )
         scratch_intact(block)
         assert (y[ids == experts] == 0).all()
         np.testing.assert_allclose(y, want, rtol=1e-5, atol=2e-6 * np.abs(want).max() + 1e-6)
@@ -50,9 +71,19 @@ def test_wild_expert_ids_give_zeros(native: Any, make_weight: Any, make_scratch:
     ids = np.array([[-1, 2, 2**40, 1]])
     y = np.full((1, 4, 37), 5, np.float32)
     native.call(
-        f"grouped_linear<{_consts(CASES[0])}>", x=np.ones((1, 45), np.float32), ldx_t=45, ldx_j=0, ids=ids, **weight.fields, y=y, t=1, j=4, n=37,
-        experts=2, scratch=make_scratch(native.number("scratch", 1, 45, 4, 2)),
-    )  # fmt: skip
+        f"grouped_linear<{_consts(CASES[0])}>",
+        x=np.ones((1, 45), np.float32),
+        ldx_t=45,
+        ldx_j=0,
+        ids=ids,
+        **weight.fields,
+        y=y,
+        t=1,
+        j=4,
+        n=37,
+        experts=2,
+        scratch=make_scratch(native.number("scratch", 1, 45, 4, 2)),
+    )
     assert (y[0, :3] == 0).all() and (y[0, 3] != 0).any()
 
 

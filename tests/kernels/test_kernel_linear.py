@@ -52,9 +52,20 @@ def test_linear(native: Any, case: tuple[Any, ...], make_weight: Any, reference:
         y = np.full((rows, outputs + 2), 7.0, np.float32)
         block = make_scratch(native.number("scratch", threads, columns))
         native.call(
-            f"linear<{_consts(case)}>", threads=threads, x=wide, ldx=columns + 3, **weight.fields, bias=bias, residual=residual, ldr=outputs,
-            y=y, ldy=outputs + 2, m=rows, n=outputs, scratch=block,
-        )  # fmt: skip
+            f"linear<{_consts(case)}>",
+            threads=threads,
+            x=wide,
+            ldx=columns + 3,
+            **weight.fields,
+            bias=bias,
+            residual=residual,
+            ldr=outputs,
+            y=y,
+            ldy=outputs + 2,
+            m=rows,
+            n=outputs,
+            scratch=block,
+        )
         scratch_intact(block)
         np.testing.assert_array_equal(y[:, outputs:], 7.0)
         scale = np.abs(want).max()
@@ -75,9 +86,18 @@ def test_gated(native: Any, case: tuple[Any, ...], activation: str, fn: str, mak
         y = np.zeros((rows, outputs), np.float32)
         threads = 1 + rows % 3
         native.call(
-            f"gated_linear<{_consts(case)},Fn::{fn}>", threads=threads, x=x, ldx=columns, **weight.fields, bias=bias, y=y, ldy=outputs, m=rows,
-            n=outputs, scratch=make_scratch(native.number("scratch", threads, columns)),
-        )  # fmt: skip
+            f"gated_linear<{_consts(case)},Fn::{fn}>",
+            threads=threads,
+            x=x,
+            ldx=columns,
+            **weight.fields,
+            bias=bias,
+            y=y,
+            ldy=outputs,
+            m=rows,
+            n=outputs,
+            scratch=make_scratch(native.number("scratch", threads, columns)),
+        )
         np.testing.assert_allclose(y, want[0], rtol=1e-5, atol=1e-5)
 
 

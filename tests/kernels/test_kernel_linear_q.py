@@ -10,8 +10,16 @@ import pytest
 from mixplan.runtime.formats import WeightFormat
 from mixplan.runtime.packing import quantize_act
 
-CASES = [("i8", 0, True, 45), ("i8", 0, False, 576), ("i8", 64, True, 200), ("i4", 32, True, 100), ("i4", 32, False, 576), ("i4", 64, True, 200),
-         ("i4", 128, False, 300), ("i4", 32, True, 2000)]  # fmt: skip
+CASES = [
+    ("i8", 0, True, 45),
+    ("i8", 0, False, 576),
+    ("i8", 64, True, 200),
+    ("i4", 32, True, 100),
+    ("i4", 32, False, 576),
+    ("i4", 64, True, 200),
+    ("i4", 128, False, 300),
+    ("i4", 32, True, 2000),
+]
 ROWS = [1, 2, 3, 4, 5, 9, 70]
 
 
@@ -29,9 +37,21 @@ def _run(native: Any, kernel: str, weight: Any, x: np.ndarray, make_scratch: Any
     q, scales, sums = quantize_act(x, weight.fmt.group_size)
     y = np.zeros((len(x), weight.rows), np.float32)
     native.call(
-        kernel, threads=threads, q=q, ldq=q.shape[1], q_scales=scales, q_sums=sums, ldg=scales.shape[1], **weight.fields, y=y, ldy=weight.rows,
-        m=len(x), n=weight.rows, scratch=make_scratch(native.number("scratch", threads, weight.columns)), **extra,
-    )  # fmt: skip
+        kernel,
+        threads=threads,
+        q=q,
+        ldq=q.shape[1],
+        q_scales=scales,
+        q_sums=sums,
+        ldg=scales.shape[1],
+        **weight.fields,
+        y=y,
+        ldy=weight.rows,
+        m=len(x),
+        n=weight.rows,
+        scratch=make_scratch(native.number("scratch", threads, weight.columns)),
+        **extra,
+    )
     return y
 
 

@@ -22,7 +22,9 @@ extern "C" void halves(const uint16_t* h, float* f, uint16_t* back, int64_t n) {
     store_as(back + i, f32_to_f16(v));
   }
 }
-extern "C" void to_half(const float* f, uint16_t* h, int64_t n) { for (int64_t i = 0; i < n; i += 16) store_as(h + i, f32_to_f16(load(f + i))); }
+extern "C" void to_half(const float* f, uint16_t* h, int64_t n) {
+  for (int64_t i = 0; i < n; i += 16) store_as(h + i, f32_to_f16(load(f + i)));
+}
 """
 
 

@@ -28,9 +28,20 @@ def test_norm(native: Any, reference: Any, op: str, width: int) -> None:
         (want,) = reference(op, {"eps": 1e-5}, inputs)
         y = np.full((tokens, heads, width), 9, np.float32)
         native.call(
-            f"{op}<{width}>", threads=2, x=store, ldx=row, ldx_inner=width, weight=weight, bias=bias, y=y, ldy=heads * width, ldy_inner=width,
-            outer=tokens, inner=heads, eps=1e-5,
-        )  # fmt: skip
+            f"{op}<{width}>",
+            threads=2,
+            x=store,
+            ldx=row,
+            ldx_inner=width,
+            weight=weight,
+            bias=bias,
+            y=y,
+            ldy=heads * width,
+            ldy_inner=width,
+            outer=tokens,
+            inner=heads,
+            eps=1e-5,
+        )
         np.testing.assert_allclose(y, want, rtol=2e-6, atol=4e-6)
 
 
@@ -47,7 +58,16 @@ def test_quantize_act(native: Any, reference: Any, width: int, group: int) -> No
     q, scales, sums = reference("quantize_act", {"group": group}, [x])
     got = [np.full_like(a, 3) for a in (q, scales, sums)]
     native.call(
-        f"quantize_act<{width},{group}>", threads=2, x=x, ldx=width, q=got[0], ldq=q.shape[1], scales=got[1], sums=got[2], ldg=scales.shape[1], m=9
+        f"quantize_act<{width},{group}>",
+        threads=2,
+        x=x,
+        ldx=width,
+        q=got[0],
+        ldq=q.shape[1],
+        scales=got[1],
+        sums=got[2],
+        ldg=scales.shape[1],
+        m=9,
     )
     for a, b in zip(got, (q, scales, sums), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -72,9 +92,20 @@ def test_norm_quant(native: Any, reference: Any, op: str, width: int, group: int
     q, scales, sums = reference(op, {"eps": 1e-6, "group": group}, inputs)
     a, b, c = (np.zeros_like(v) for v in (q, scales, sums))
     native.call(
-        f"{op}<{width},{group}>", threads=2, x=x, ldx=width, weight=weight, bias=bias, q=a, ldq=q.shape[1], scales=b, sums=c, ldg=scales.shape[1],
-        m=7, eps=1e-6,
-    )  # fmt: skip
+        f"{op}<{width},{group}>",
+        threads=2,
+        x=x,
+        ldx=width,
+        weight=weight,
+        bias=bias,
+        q=a,
+        ldq=q.shape[1],
+        scales=b,
+        sums=c,
+        ldg=scales.shape[1],
+        m=7,
+        eps=1e-6,
+    )
     assert np.abs(a.astype(int) - q).max() <= 1
     assert (a != q).mean() < 0.01
     np.testing.assert_allclose(b, scales, rtol=2e-6)

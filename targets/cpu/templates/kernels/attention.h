@@ -120,22 +120,29 @@ MP_TASK void attention_append(const AttentionArgs& a, int tid, int nt) {
 template <int MT, class E>
 MP_KERNEL void score_tile(const float* q, int64_t dk, const E* keys, [[maybe_unused]] const E* next, float* s) {
   f32x16 acc[MT][kVectors];
+  MP_UNROLL
   for (int r = 0; r < MT; r++) {
+    MP_UNROLL
     for (int j = 0; j < kVectors; j++) acc[r][j] = splat(0.0f);
   }
 #pragma clang loop unroll_count(2)
   for (int64_t d = 0; d < dk; d++) {
     f32x16 k[kVectors];
+    MP_UNROLL
     for (int j = 0; j < kVectors; j++) {
       k[j] = load_kv(keys + d * kPage + j * kLanes);
       if (MT <= kSmall) prefetch(next + d * kPage + j * kLanes);
     }
+    MP_UNROLL
     for (int r = 0; r < MT; r++) {
       const f32x16 x = splat(q[r * dk + d]);
+      MP_UNROLL
       for (int j = 0; j < kVectors; j++) acc[r][j] += k[j] * x;
     }
   }
+  MP_UNROLL
   for (int r = 0; r < MT; r++) {
+    MP_UNROLL
     for (int j = 0; j < kVectors; j++) store(s + r * kKeys + j * kLanes, acc[r][j]);
   }
 }
@@ -144,22 +151,29 @@ MP_KERNEL void score_tile(const float* q, int64_t dk, const E* keys, [[maybe_unu
 template <int MT, int NV, class E>
 MP_KERNEL void value_tile(const float* p, int64_t tokens, const E* values, [[maybe_unused]] const E* next, int64_t dvp, float* o) {
   f32x16 acc[MT][NV];
+  MP_UNROLL
   for (int r = 0; r < MT; r++) {
+    MP_UNROLL
     for (int j = 0; j < NV; j++) acc[r][j] = load(o + r * dvp + j * kLanes);
   }
 #pragma clang loop unroll_count(2)
   for (int64_t t = 0; t < tokens; t++) {
     f32x16 v[NV];
+    MP_UNROLL
     for (int j = 0; j < NV; j++) {
       v[j] = load_kv(values + t * dvp + j * kLanes);
       if (MT <= kSmall) prefetch(next + t * dvp + j * kLanes);
     }
+    MP_UNROLL
     for (int r = 0; r < MT; r++) {
       const f32x16 x = splat(p[r * kKeys + t]);
+      MP_UNROLL
       for (int j = 0; j < NV; j++) acc[r][j] += v[j] * x;
     }
   }
+  MP_UNROLL
   for (int r = 0; r < MT; r++) {
+    MP_UNROLL
     for (int j = 0; j < NV; j++) store(o + r * dvp + j * kLanes, acc[r][j]);
   }
 }

@@ -17,24 +17,32 @@ MP_KERNEL void f32_tile(const float* const* rows, int64_t k0, int64_t kn, const 
   const float* x[MT];
   const float* w[NB];
   f32x16 acc[MT][NB];
+  MP_UNROLL
   for (int r = 0; r < MT; r++) {
     x[r] = rows[r] + k0;
+    MP_UNROLL
     for (int j = 0; j < NB; j++) acc[r][j] = k0 ? load(c + r * ldc + j * kLanes) : splat(0.0f);
   }
+  MP_UNROLL
   for (int j = 0; j < NB; j++) w[j] = (const float*)weights[j];
 #pragma clang loop unroll_count(2)
   for (int64_t k = 0; k < kn; k++) {
     f32x16 wk[NB];
+    MP_UNROLL
     for (int j = 0; j < NB; j++) {
       if (MT <= kSmall) prefetch((const char*)(w[j] + k * kLanes) + kAhead);
       wk[j] = load(w[j] + k * kLanes);
     }
+    MP_UNROLL
     for (int r = 0; r < MT; r++) {
       const f32x16 a = splat(x[r][k]);
+      MP_UNROLL
       for (int j = 0; j < NB; j++) acc[r][j] += wk[j] * a;
     }
   }
+  MP_UNROLL
   for (int r = 0; r < MT; r++) {
+    MP_UNROLL
     for (int j = 0; j < NB; j++) store(c + r * ldc + j * kLanes, acc[r][j]);
   }
 }
@@ -46,24 +54,32 @@ MP_KERNEL void bf16_tile(const uint16_t* const* rows, int64_t k0, int64_t pairs,
   const uint16_t* x[MT];
   const char* w[NB];
   f32x16 acc[MT][NB];
+  MP_UNROLL
   for (int r = 0; r < MT; r++) {
     x[r] = rows[r] + k0;
+    MP_UNROLL
     for (int j = 0; j < NB; j++) acc[r][j] = k0 ? load(c + r * ldc + j * kLanes) : splat(0.0f);
   }
+  MP_UNROLL
   for (int j = 0; j < NB; j++) w[j] = (const char*)weights[j];
 #pragma clang loop unroll_count(2)
   for (int64_t k = 0; k < pairs; k++) {
     i32x16 wk[NB];
+    MP_UNROLL
     for (int j = 0; j < NB; j++) {
       if (MT <= kSmall) prefetch(w[j] + k * 64 + kAhead);
       wk[j] = load_as<i32x16>(w[j] + k * 64);
     }
+    MP_UNROLL
     for (int r = 0; r < MT; r++) {
       const i32x16 a = splat(load_as<int32_t>(x[r] + 2 * k));
+      MP_UNROLL
       for (int j = 0; j < NB; j++) acc[r][j] = (f32x16)_mm512_dpbf16_ps((__m512)acc[r][j], (__m512bh)wk[j], (__m512bh)a);
     }
   }
+  MP_UNROLL
   for (int r = 0; r < MT; r++) {
+    MP_UNROLL
     for (int j = 0; j < NB; j++) store(c + r * ldc + j * kLanes, acc[r][j]);
   }
 }
@@ -129,44 +145,58 @@ MP_KERNEL void packed_small(const float* const* x, const float* const* sums, con
   constexpr bool kQuantized = F == Fmt::I8 || F == Fmt::I4;
   const int64_t kp = packed_k<F>(k, GROUP), steps = kp / U::kStep, groups = GROUP ? kp / (GROUP ? GROUP : 1) : 1, per_group = steps / groups;
   const char* p[NB];
+  MP_UNROLL
   for (int j = 0; j < NB; j++) p[j] = (const char*)w + blocks[j] * steps * 64;
   const f32x16 table = U::table();
   f32x16 total[MT][NB];
+  MP_UNROLL
   for (int r = 0; r < MT; r++) {
+    MP_UNROLL
     for (int j = 0; j < NB; j++) total[r][j] = splat(0.0f);
   }
   int64_t at = 0;
   for (int64_t g = 0; g < groups; g++) {
     f32x16 acc[MT][NB];
+    MP_UNROLL
     for (int r = 0; r < MT; r++) {
+      MP_UNROLL
       for (int j = 0; j < NB; j++) acc[r][j] = splat(0.0f);
     }
     for (int64_t s = 0; s < per_group; s++, at++) {
+      MP_UNROLL
       for (int j = 0; j < NB; j++) {
         prefetch(p[j] + at * 64 + kAhead);
         const i32x16 v = U::step(p[j] + at * 64);
         for (int i = 0; i < U::kStep; i++) {
           const f32x16 wk = U::column(v, i, table);
+          MP_UNROLL
           for (int r = 0; r < MT; r++) acc[r][j] += wk * splat(x[r][at * U::kStep + i]);
         }
       }
     }
+    MP_UNROLL
     for (int j = 0; j < NB; j++) {
       if constexpr (!kQuantized) {
+        MP_UNROLL
         for (int r = 0; r < MT; r++) total[r][j] = acc[r][j];
       } else {
         const f32x16 scale = group_scale<GROUP>(scales, blocks[j], groups, g);
         if constexpr (ASYM) {
           const f32x16 zero = group_zero(zeros, blocks[j], groups, g) - (float)U::kOffset;
+          MP_UNROLL
           for (int r = 0; r < MT; r++) acc[r][j] -= zero * splat(sums[r][g]);
         } else if constexpr (U::kOffset != Packed<F>::kZero) {
+          MP_UNROLL
           for (int r = 0; r < MT; r++) acc[r][j] -= splat((float)(Packed<F>::kZero - U::kOffset) * sums[r][g]);
         }
+        MP_UNROLL
         for (int r = 0; r < MT; r++) total[r][j] += scale * acc[r][j];
       }
     }
   }
+  MP_UNROLL
   for (int r = 0; r < MT; r++) {
+    MP_UNROLL
     for (int j = 0; j < NB; j++) store(c + r * ldc + j * kLanes, total[r][j]);
   }
 }

@@ -25,20 +25,28 @@ MP_KERNEL void q_tile(const RowsQ& rows, int64_t r0, int64_t k0, int64_t kn, con
                       const int64_t* blocks, int64_t groups, float* c, int64_t ldc) {
   const int8_t* x[MT];
   const char* w[NB];
+  MP_UNROLL
   for (int r = 0; r < MT; r++) x[r] = rows.q[r0 + r] + k0;
+  MP_UNROLL
   for (int j = 0; j < NB; j++) w[j] = (const char*)weights[j];
   f32x16 total[MT][NB];
   if constexpr (GROUP != 0) {
+    MP_UNROLL
     for (int r = 0; r < MT; r++) {
-      for (int j = 0; j < NB; j++) total[r][j] = k0 ? load(c + r * ldc + j * kLanes) : splat(0.0f);
+      MP_UNROLL
+      for (int j = 0; j < NB; j++) {
+        total[r][j] = k0 ? load(c + r * ldc + j * kLanes) : splat(0.0f);
+      }
     }
   }
   const int64_t width = GROUP ? GROUP : kn, count = GROUP ? kn / width : 1, first = GROUP ? k0 / width : 0;
   for (int64_t i = 0; i < count; i++) {
     const int64_t g = first + i;
     i32x16 dot[MT][NB];
+    MP_UNROLL
     for (int r = 0; r < MT; r++) {
       const i32x16 start = splat(ASYM ? 0 : rows.start[r0 + r][g]);
+      MP_UNROLL
       for (int j = 0; j < NB; j++) dot[r][j] = start;
     }
 #if defined(__AVX2__)
@@ -47,38 +55,50 @@ MP_KERNEL void q_tile(const RowsQ& rows, int64_t r0, int64_t k0, int64_t kn, con
         i16x32 part[MT][NB] = {};
         for (int64_t at = i * (width / 4) + s, end = at + 8; at < end; at++) {
           i32x16 wk[NB];
+          MP_UNROLL
           for (int j = 0; j < NB; j++) wk[j] = load_as<i32x16>(w[j] + at * 64);
+          MP_UNROLL
           for (int r = 0; r < MT; r++) {
             const i32x16 a = splat_bytes(x[r] + 4 * at);
+            MP_UNROLL
             for (int j = 0; j < NB; j++) part[r][j] = dot_narrow(part[r][j], wk[j], a);
           }
         }
+        MP_UNROLL
         for (int r = 0; r < MT; r++) {
+          MP_UNROLL
           for (int j = 0; j < NB; j++) dot[r][j] = add_narrow(dot[r][j], part[r][j]);
         }
       }
     }
 #endif
-#pragma clang loop unroll_count(8)
+#pragma clang loop unroll_count(2)
     for (int64_t s = 0; s < (kNarrowSums && BITS == 4 ? 0 : width / 4); s++) {
       const int64_t at = i * (width / 4) + s;
       i32x16 wk[NB];
+      MP_UNROLL
       for (int j = 0; j < NB; j++) wk[j] = load_as<i32x16>(w[j] + at * 64);
+      MP_UNROLL
       for (int r = 0; r < MT; r++) {
         const i32x16 a = splat_bytes(x[r] + 4 * at);
+        MP_UNROLL
         for (int j = 0; j < NB; j++) dot[r][j] = dot_u8s8<BITS>(dot[r][j], wk[j], a);
       }
     }
+    MP_UNROLL
     for (int j = 0; j < NB; j++) {
       const f32x16 scale = group_scale<GROUP>(scales, blocks[j], groups, g);
       const f32x16 zero = ASYM ? group_zero(zeros, blocks[j], groups, g) : splat(0.0f);
+      MP_UNROLL
       for (int r = 0; r < MT; r++) {
-        f32x16 t = GROUP ? total[r][j] : splat(0.0f);
-        total[r][j] = add_group<ASYM>(t, dot[r][j], scale, zero, rows.scales[r0 + r][g], ASYM ? rows.sums[r0 + r][g] : 0.0f);
+        const f32x16 before = GROUP ? total[r][j] : splat(0.0f);
+        total[r][j] = add_group<ASYM>(before, dot[r][j], scale, zero, rows.scales[r0 + r][g], ASYM ? rows.sums[r0 + r][g] : 0.0f);
       }
     }
   }
+  MP_UNROLL
   for (int r = 0; r < MT; r++) {
+    MP_UNROLL
     for (int j = 0; j < NB; j++) store(c + r * ldc + j * kLanes, total[r][j]);
   }
 }
@@ -89,29 +109,37 @@ MP_KERNEL void q4_small(const RowsQ& rows, const void* weights, const void* scal
                         float* c, int64_t ldc) {
   const char* w[NB];
   f32x16 total[MT][NB];
+  MP_UNROLL
   for (int j = 0; j < NB; j++) w[j] = (const char*)weights + blocks[j] * groups * (GROUP / 8) * 64;
+  MP_UNROLL
   for (int r = 0; r < MT; r++) {
+    MP_UNROLL
     for (int j = 0; j < NB; j++) total[r][j] = splat(0.0f);
   }
   for (int64_t g = 0; g < groups; g++) {
     i32x16 dot[MT][NB];
+    MP_UNROLL
     for (int r = 0; r < MT; r++) {
       const i32x16 start = splat(ASYM ? 0 : rows.start[r][g]);
+      MP_UNROLL
       for (int j = 0; j < NB; j++) dot[r][j] = start;
     }
 #if defined(__AVX2__)
     if constexpr (kNarrowSums) {
       for (int64_t at = g * (GROUP / 8), end = at + GROUP / 8; at < end; at += 4) {
+        MP_UNROLL
         for (int j = 0; j < NB; j++) {
           i16x32 part[MT] = {};
           for (int i = 0; i < 4; i++) {
             prefetch(w[j] + (at + i) * 64 + kAhead);
             const i32x16 v = load_as<i32x16>(w[j] + (at + i) * 64), low = v & 0x0f0f0f0f, high = (v >> 4) & 0x0f0f0f0f;
+            MP_UNROLL
             for (int r = 0; r < MT; r++) {
               part[r] = dot_narrow(part[r], low, splat_bytes(rows.q[r] + 8 * (at + i)));
               part[r] = dot_narrow(part[r], high, splat_bytes(rows.q[r] + 8 * (at + i) + 4));
             }
           }
+          MP_UNROLL
           for (int r = 0; r < MT; r++) dot[r][j] = add_narrow(dot[r][j], part[r]);
         }
       }
@@ -120,24 +148,30 @@ MP_KERNEL void q4_small(const RowsQ& rows, const void* weights, const void* scal
 #pragma clang loop unroll_count(4)
     for (int64_t s = 0; s < (kNarrowSums ? 0 : GROUP / 8); s++) {
       const int64_t at = g * (GROUP / 8) + s;
+      MP_UNROLL
       for (int j = 0; j < NB; j++) {
         prefetch(w[j] + at * 64 + kAhead);
         const i32x16 v = load_as<i32x16>(w[j] + at * 64), low = v & 0x0f0f0f0f, high = (v >> 4) & 0x0f0f0f0f;
+        MP_UNROLL
         for (int r = 0; r < MT; r++) {
           dot[r][j] = dot_u8s8<4>(dot[r][j], low, splat_bytes(rows.q[r] + 8 * at));
           dot[r][j] = dot_u8s8<4>(dot[r][j], high, splat_bytes(rows.q[r] + 8 * at + 4));
         }
       }
     }
+    MP_UNROLL
     for (int j = 0; j < NB; j++) {
       const f32x16 scale = group_scale<GROUP>(scales, blocks[j], groups, g);
       const f32x16 zero = ASYM ? group_zero(zeros, blocks[j], groups, g) : splat(0.0f);
+      MP_UNROLL
       for (int r = 0; r < MT; r++) {
         total[r][j] = add_group<ASYM>(total[r][j], dot[r][j], scale, zero, rows.scales[r][g], ASYM ? rows.sums[r][g] : 0.0f);
       }
     }
   }
+  MP_UNROLL
   for (int r = 0; r < MT; r++) {
+    MP_UNROLL
     for (int j = 0; j < NB; j++) store(c + r * ldc + j * kLanes, total[r][j]);
   }
 }
@@ -147,9 +181,11 @@ template <bool ASYM, int MT, int NB>
 MP_KERNEL void q8_small(const RowsQ& rows, const void* weights, const void* scales, const uint8_t* zeros, const int64_t* blocks, int64_t k,
                         float* c, int64_t ldc) {
   constexpr int kSums = MT == 1 ? 4 : MT == 2 ? 2 : 1;
+  MP_UNROLL
   for (int j = 0; j < NB; j++) {
     const char* w = (const char*)weights + blocks[j] * k * kLanes;
     i32x16 dot[MT][kSums];
+    MP_UNROLL
     for (int r = 0; r < MT; r++) {
       for (int i = 0; i < kSums; i++) dot[r][i] = splat(ASYM || i ? 0 : rows.start[r][0]);
     }
@@ -157,11 +193,13 @@ MP_KERNEL void q8_small(const RowsQ& rows, const void* weights, const void* scal
       for (int i = 0; i < 4; i++) {
         prefetch(w + (s + i) * 64 + kAhead);
         const i32x16 v = load_as<i32x16>(w + (s + i) * 64);
+        MP_UNROLL
         for (int r = 0; r < MT; r++) dot[r][i % kSums] = dot_u8s8<8>(dot[r][i % kSums], v, splat_bytes(rows.q[r] + 4 * (s + i)));
       }
     }
     const f32x16 scale = group_scale<0>(scales, blocks[j], 1, 0);
     const f32x16 zero = ASYM ? group_zero(zeros, blocks[j], 1, 0) : splat(0.0f);
+    MP_UNROLL
     for (int r = 0; r < MT; r++) {
       for (int i = 1; i < kSums; i++) dot[r][0] += dot[r][i];
       store(c + r * ldc + j * kLanes,

@@ -27,6 +27,9 @@ namespace mp {
 #pragma clang diagnostic ignored "-Wpsabi"  // everything that takes such a vector is inlined
 #endif
 
+// Loops over a tile's rows and blocks must be gone before the compiler decides which arrays live in registers.
+#define MP_UNROLL _Pragma("clang loop unroll(full)")
+
 constexpr int kLanes = 16;
 
 typedef float f32x16 __attribute__((vector_size(64)));
