@@ -38,10 +38,11 @@ _LONGEST_PROMPT = 4400
 
 @dataclass
 class CapturedGraph:
-    """The graph, and the number of attention nodes in it."""
+    """The graph, the number of attention nodes in it, and the other names of tied parameters, each with the name that the graph uses."""
 
     graph: fx.GraphModule
     layers: int
+    tied: dict[str, str]
 
 
 def capture_decoder(model: nn.Module) -> CapturedGraph:
@@ -70,17 +71,20 @@ def capture_module(module: nn.Module) -> CapturedGraph:
     return _capture(ModuleStep(copy), module, copy, context, (_LONGEST, 511, _SHORTEST), _PROMPT)
 
 
-def _capture(step: nn.Module, model: nn.Module, copy: nn.Module, context: ExportContext, bounds: tuple[int, ...], prompt: int) -> CapturedGraph:
+def _capture(
+    step: nn.Module, model: nn.Module, copy: nn.Module, context: ExportContext, bounds: tuple[int, ...], prompt: int
+) -> CapturedGraph:
     line = torch.zeros(1, 11, dtype=torch.long)
     args = (line, torch.arange(11)[None], line + 11, torch.arange(3))
     with exporting(context), torch.no_grad():
         program = export(step, args, bounds, context)
-    graph = unlift(program, _tied_names(model), dict(copy.named_buffers()))
+    tied = _tied_names(model)
+    graph = unlift(program, tied, dict(copy.named_buffers()))
     rewrite_complex(graph)
     rewrite_eager_attention(graph, prompt)
     rewrite_positions(graph)
     check_mixing(graph, next(n.meta["val"].shape[1] for n in graph.graph.nodes if n.name == "token_ids"))
-    return CapturedGraph(graph, number_attention(graph))
+    return CapturedGraph(graph, number_attention(graph), tied)
 
 
 def _tied_names(model: nn.Module) -> dict[str, str]:

@@ -49,7 +49,7 @@ class Replay(fx.Interpreter):
         """Attention reads and grows the cache; everything else is torch's."""
         name = str(target)
         if name.startswith("mixplan.attention"):
-            return self._attention(*args, **kwargs, token_major="attention_tm" in name)
+            return self._attention(*args, **{**kwargs, "token_major": "attention_tm" in name})
         return super().call_function(target, args, kwargs)
 
     def _attention(

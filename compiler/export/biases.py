@@ -23,7 +23,10 @@ class Bias:
 
 
 def read_bias(terms: list[tuple[float, Tensor]], keeps: list[Tensor], heads: int, tokens: int) -> Bias | None:
-    """Explain sum(factor * term) under the masks `keeps`, all broadcastable to [heads, tokens, tokens]; None where it can't be explained."""
+    """Explain sum(factor * term) under the masks `keeps`, all broadcastable to [heads, tokens, tokens].
+
+    None where it can't be explained.
+    """
     shape = (heads, tokens, tokens)
     total, keep = torch.zeros(shape, dtype=torch.float64), torch.ones(shape, dtype=torch.bool)
     for factor, term in terms:

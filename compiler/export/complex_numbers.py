@@ -52,7 +52,8 @@ def _pair(node: fx.Node, name: str, pairs: dict[fx.Node, Pair]) -> Pair:
     first = node.args[0]
     if name == "polar":
         length, angle = node.args
-        return tuple(insert(node, aten.mul.Tensor, length, insert(node, op, angle)) for op in (aten.cos.default, aten.sin.default))  # type: ignore[return-value]
+        cos, sin = insert(node, aten.cos.default, angle), insert(node, aten.sin.default, angle)
+        return insert(node, aten.mul.Tensor, length, cos), insert(node, aten.mul.Tensor, length, sin)
     if name == "complex":
         return first, node.args[1]
     if name == "view_as_complex":

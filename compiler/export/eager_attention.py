@@ -1,8 +1,8 @@
 """Attention written out as matrix products, found in the exported graph and made one `mixplan::attention` node.
 
-A few models do not go through transformers' attention interface. Their scores are softmax(scale * q k^T + bias) with a bias that depends on
-places only: a causal mask, a window, ALiBi. The bias is not matched by pattern: its subgraph is evaluated for a short prompt, and the numbers
-are read. What they don't explain is left as it is, and is then refused by the check for mixing.
+A few models do not go through transformers' attention interface. Their weights are softmax(scale * q k^T + bias) with a bias that depends
+on places only: a causal mask, a window, ALiBi. The bias is not matched by pattern: its subgraph is evaluated for a short prompt, and the
+numbers are read. What they don't explain is left as it is, and is then refused by the check for mixing.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def _refusal(error: Exception) -> UnsupportedError:
     where = model_line(error)
     return UnsupportedError(
         f"the model cannot be captured as one graph: {type(error).__name__}: {text}{f' (at {where})' if where else ''}",
-        hint="Decoders whose only mixing of tokens is causal attention are supported; state outside attention and data-dependent control flow are not.",
+        hint="Decoders that mix tokens by causal attention alone are supported; other state and data-dependent control flow are not.",
     )
 
 

@@ -21,15 +21,16 @@ __all__ = ["check_mixing", "source_line"]
 
 # Ops that keep every token's values with the token, whatever their other arguments are.
 _LOCAL = frozenset(
-    "view reshape _unsafe_view unsqueeze squeeze flatten unflatten transpose permute t expand expand_as view_as reshape_as type_as to _to_copy "
-    "contiguous clone alias detach dropout movedim swapaxes swapdims mT lift_fresh_copy one_hot zeros_like ones_like full_like empty_like rand_like "
-    "linear embedding bucketize searchsorted scalar_tensor copy copy_ fill_ zero_ bernoulli".split()
+    "view reshape _unsafe_view unsqueeze squeeze flatten unflatten transpose permute t expand expand_as view_as reshape_as type_as to "
+    "_to_copy contiguous clone alias detach dropout movedim swapaxes swapdims mT lift_fresh_copy one_hot zeros_like ones_like full_like "
+    "empty_like linear embedding bucketize scalar_tensor copy copy_ fill_ zero_".split()
 )
 # Ops that make tensors without reading one; their sizes may hold T.
 _MAKERS = frozenset("zeros ones full empty new_zeros new_ones new_full new_empty scalar_tensor arange lift_fresh".split())
 # Ops over one or several axes, which must not be token axes: name -> position of the axis argument.
 _OVER_AXES = {
-    **dict.fromkeys("mean sum prod amax amin any all softmax _softmax log_softmax _log_softmax logsumexp cumsum cumprod max min argmax".split(), 1),
+    **dict.fromkeys("mean sum prod amax amin any all softmax _softmax log_softmax _log_softmax logsumexp cumsum cumprod".split(), 1),
+    **dict.fromkeys("max min argmax".split(), 1),
     **dict.fromkeys("argmin sort argsort flip unbind std var norm glu linalg_vector_norm median cummax".split(), 1),
     "topk": 2, "kthvalue": 2, "roll": 2, "linalg_vector_norm": 2, "norm": 2, "repeat_interleave": 2,
     "chunk": 2, "split": 2, "split_with_sizes": 2,
@@ -57,7 +58,7 @@ def check_mixing(module: fx.GraphModule, tokens: torch.SymInt) -> None:
             where = source_line(node)
             raise UnsupportedError(
                 f"node {node.name!r} ({node.target}) {reason}, outside of attention{f'; it comes from {where}' if where else ''}",
-                hint="State that runs along the sequence (convolutions, recurrences, running sums) is not supported; only causal attention may mix tokens.",
+                hint="Only causal attention may mix tokens; convolutions, recurrences and sums along the sequence are not supported.",
             )
 
 

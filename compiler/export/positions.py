@@ -25,8 +25,10 @@ _CASTS = (
     aten.alias.default,
     aten.unsqueeze.default,
     aten.expand.default,
+    aten.type_as.default,
+    aten.detach.default,
+    aten.contiguous.default,
 )
-_CASTS += (aten.type_as.default, aten.detach.default, aten.contiguous.default)
 _MASKS = (aten.ne.Scalar, aten.ne.Tensor, aten.ones.default, aten.ones_like.default, aten.new_ones.default, aten.full.default)
 
 

@@ -31,11 +31,11 @@ def meta_parameters() -> Iterator[None]:
             param = nn.Parameter(param.detach().to("meta"), requires_grad=False)
         original(self, name, param)
 
-    nn.Module.register_parameter = register  # type: ignore[method-assign]
+    nn.Module.register_parameter = register
     try:
         yield
     finally:
-        nn.Module.register_parameter = original  # type: ignore[method-assign]
+        nn.Module.register_parameter = original
 
 
 def skeleton(module: M) -> M:

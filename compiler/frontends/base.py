@@ -28,7 +28,8 @@ class Captured:
 
     graph: placeholders token_ids, position_ids, sequence_lengths (i64 [1, T]), logit_rows (i64 [R]); one output, logits f32 [1, R, V].
     Parameters are get_attr nodes whose targets are names of `weights`, holding meta tensors; buffers hold real CPU tensors.
-    files: what the runtime needs for text, by the name it gets inside the plan (tokenizer.json, chat_template.jinja, tokenizer_config.json).
+    tied: a tied parameter's other names -> the one that the graph and `weights` use.
+    files: what the runtime needs for text, by the name it gets inside the plan (tokenizer.json, chat_template.jinja, ...).
     """
 
     graph: fx.GraphModule
@@ -36,6 +37,7 @@ class Captured:
     model: Model
     source: Source
     files: dict[str, bytes] = field(default_factory=dict)
+    tied: dict[str, str] = field(default_factory=dict)
 
 
 class Checkpoint(Protocol):

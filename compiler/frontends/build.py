@@ -11,7 +11,7 @@ __all__ = ["build_model"]
 
 
 def build_model(config: Any) -> Any:
-    """The causal LM of a transformers config, float32, in eval mode, with meta parameters and with the buffers that its constructors compute."""
+    """The causal LM of a transformers config: float32, eval mode, meta parameters, and the buffers that its constructors compute."""
     import torch
     from transformers import AutoModelForCausalLM
     from transformers.initialization import no_init_weights

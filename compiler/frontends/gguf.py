@@ -55,7 +55,7 @@ class GgufCheckpoint:
         record = msgspec.structs.replace(
             model_record(self.config, {}, parameters), bos_token_id=self.assets.bos_token_id, eos_token_ids=self.assets.eos_token_ids
         )
-        return Captured(captured.graph, self.weights, record, self._source(), dict(self.assets.files))
+        return Captured(captured.graph, self.weights, record, self._source(), dict(self.assets.files), captured.tied)
 
     def close(self) -> None:
         """Close the file."""

@@ -55,7 +55,7 @@ class HfCheckpoint:
         record = model_record(self.config, self.generation, parameters)
         if self.assets.files:  # the tokenizer knows its own end tokens
             record = msgspec.structs.replace(record, bos_token_id=self.assets.bos_token_id, eos_token_ids=self.assets.eos_token_ids)
-        return Captured(captured.graph, self.weights, record, self._source(), dict(self.assets.files))
+        return Captured(captured.graph, self.weights, record, self._source(), dict(self.assets.files), captured.tied)
 
     def close(self) -> None:
         """Close the weight files."""

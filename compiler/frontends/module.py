@@ -38,7 +38,8 @@ class ModuleCheckpoint:
     def capture(self) -> Captured:
         """Export the module."""
         captured = capture_decoder(self.module) if self.transformers else capture_module(self.module)
-        return Captured(captured.graph, self.weights, self._model(captured), Source("module", type(self.module).__name__))
+        source = Source("module", type(self.module).__name__)
+        return Captured(captured.graph, self.weights, self._model(captured), source, tied=captured.tied)
 
     def close(self) -> None:
         """Let go of the module."""

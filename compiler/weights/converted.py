@@ -196,8 +196,9 @@ class ConvertedWeights:
             for source, _ in self._group[stored].sources if stored in self._group else ():
                 entry = self._tensors.entry(source)
                 if name in self._parameters and entry.dtype not in FLOATS:
+                    file = self._tensors.file(source).path.name
                     raise CheckpointError(
-                        f"{where}: tensor {source!r} in {self._tensors.file(source).path.name} has dtype {entry.dtype}, expected F32, F16 or BF16",
+                        f"{where}: tensor {source!r} in {file} has dtype {entry.dtype}, expected F32, F16 or BF16",
                         hint="Quantized checkpoints are not read; compile from the original weights.",
                     )
         if extra:

@@ -99,7 +99,7 @@ class SafetensorsFile:
         block = np.empty(nbytes, dtype=np.uint8)
         done = 0
         while done < nbytes:
-            got = os.preadv(self._fd, [memoryview(block)[done:]], offset + done)
+            got = os.preadv(self._fd, [block[done:].data], offset + done)
             if got == 0:
                 raise CheckpointError(f"{self.path}: the file ended inside tensor {entry.name!r}; was it changed while being read?")
             done += got

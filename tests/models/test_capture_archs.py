@@ -16,7 +16,8 @@ from mixplan.compiler.weights.memory import ModuleWeights  # noqa: E402
 
 TYPES = [
     "llama", "qwen2", "qwen3", "phi3", "mistral", "gemma2", "gemma3_text", "gpt2", "gpt_neox", "olmo2", "granite", "stablelm", "starcoder2",
-    "cohere", "glm4", "mixtral", "qwen2_moe", "deepseek_v3", "deepseek_v2", "gpt_oss", "falcon", "bloom", "mpt", "gpt_neo", "opt", "roberta", "bart",
+    "cohere", "glm4", "mixtral", "qwen2_moe", "deepseek_v3", "deepseek_v2", "gpt_oss", "falcon", "bloom", "mpt", "gpt_neo", "opt",
+    "roberta", "bart",
 ]  # fmt: skip
 PROMPT = 41
 OTHER = [9, 8, 7]
