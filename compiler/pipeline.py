@@ -30,8 +30,9 @@ from mixplan.passes.pipeline import LEVELS, default_passes
 from mixplan.passes.precision.overrides import Override, parse_override
 from mixplan.passes.precision.schemes import Scheme, parse_scheme
 from mixplan.runtime.dtypes import DType
-from mixplan.runtime.errors import OptionError
+from mixplan.runtime.errors import InternalError, OptionError, PlanError
 from mixplan.runtime.plan import SCHEMA_VERSION, Plan
+from mixplan.runtime.plan_check import check_plan
 from mixplan.runtime.plan_io import write_manifest
 from mixplan.runtime.trust import record_trusted
 from mixplan.targets.registry import get_target
@@ -153,6 +154,7 @@ def _compile(captured: Captured, root: Path, options: _Options, clock: _Clock) -
         passes=dict(passed.matches),
         rejections=tuple(str(rejection) for rejection in context.rejections),
     )
+    _check(plan)
     with ThreadPoolExecutor(1) as pool:
         kernels = pool.submit(_timed, clock, "kernels", lambda: build_regions(plan, options.levels))
         total = max(layout.nbytes, 1)
@@ -165,6 +167,14 @@ def _compile(captured: Captured, root: Path, options: _Options, clock: _Clock) -
             (root / name).write_bytes(data)
         digest = clock.run("manifest", lambda: write_manifest(root, plan, known=known))
     return _report(root, plan, digest, built, parts, passed, bits.requested, layout.nbytes, clock)
+
+
+def _check(plan: Plan) -> None:
+    """Check the plan before minutes are spent on its weights; what is wrong with it is our fault, not the caller's."""
+    try:
+        check_plan(plan)
+    except PlanError as error:
+        raise InternalError(f"Lowering made a plan that is not valid: {error.message}") from error
 
 
 def _timed(clock: _Clock, stage: str, work: Callable[[], Any]) -> Any:
