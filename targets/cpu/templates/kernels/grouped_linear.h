@@ -39,7 +39,7 @@ MP_TASK void grouped_linear(const GroupedLinearArgs& a, int tid, int nt) {
     const P p{(const char*)a.w + e * weight_bytes, a.scales ? (const char*)a.scales + e * group_count * (GROUP ? 2 : 4) : nullptr,
               a.zeros ? a.zeros + e * group_count : nullptr, K};
     const LinearEpilogue epilogue{&out, a.bias ? a.bias + e * a.n : nullptr, false, a.n};
-    const Part part = partition(count, blocks, count <= kSmall ? 2 : kBlocks, tid, nt);
+    const Part part = partition(count, blocks, unit_of<P, LinearEpilogue>(count), tid, nt);
     if (part.blocks.begin >= part.blocks.end) continue;
     for (int64_t m0 = part.rows.begin; m0 < part.rows.end; m0 += limit) {
       const int64_t m = min_of(limit, part.rows.end - m0);

@@ -7,7 +7,7 @@ namespace mp {
 template <class P, class E>
 MP_INLINE void linear_rows(const P& p, E& e, const LinearArgs& a, int64_t blocks, int tid, int nt) {
   Arena scratch{(char*)a.scratch + tid * linear_scratch_per_thread(p.k)};
-  const Part part = partition(a.m, blocks, a.m <= kSmall ? 2 : kBlocks * E::kUnit, tid, nt);
+  const Part part = partition(a.m, blocks, unit_of<P, E>(a.m), tid, nt);
   if (part.blocks.begin >= part.blocks.end) return;
   const int64_t limit = row_block(4 * packed_k<Fmt::F32>(p.k, 0));
   Outputs out;

@@ -30,7 +30,7 @@ MP_KERNEL void f32_tile(const float* const* rows, int64_t k0, int64_t kn, const 
     f32x16 wk[NB];
     MP_UNROLL
     for (int j = 0; j < NB; j++) {
-      if (MT <= kSmall) prefetch((const char*)(w[j] + k * kLanes) + kAhead);
+      prefetch((const char*)(w[j] + k * kLanes) + kAhead);
       wk[j] = load(w[j] + k * kLanes);
     }
     MP_UNROLL
@@ -67,7 +67,7 @@ MP_KERNEL void bf16_tile(const uint16_t* const* rows, int64_t k0, int64_t pairs,
     i32x16 wk[NB];
     MP_UNROLL
     for (int j = 0; j < NB; j++) {
-      if (MT <= kSmall) prefetch(w[j] + k * 64 + kAhead);
+      prefetch(w[j] + k * 64 + kAhead);
       wk[j] = load_as<i32x16>(w[j] + k * 64);
     }
     MP_UNROLL
@@ -221,6 +221,7 @@ MP_KERNEL void unpack_f32(float* panel, const void* w, const void* scales, const
         else zero = splat((float)(Packed<F>::kZero - U::kOffset));
       }
     }
+    prefetch(p + kAhead);
     const i32x16 v = U::step(p);
     for (int i = 0; i < U::kStep; i++) {
       f32x16 wk = U::column(v, i, table);
@@ -238,7 +239,7 @@ template <Fmt F, bool ASYM, int GROUP, Act A>
 struct ProductF32 {
   static constexpr bool kBf16 = kNativeBf16 && F == Fmt::BF16 && A == Act::BF16;
   static constexpr bool kFused = F != Fmt::F32 && !kBf16;
-  static constexpr int kSmallBlocks = 2;
+  static constexpr int kSmallRows = kBlocks > 1 ? 8 : kSmall, kSmallBlocks = 2;
   static constexpr int64_t kChunk = kBf16 ? 1024 : 384;
   static constexpr int kTileRows = kRows;
   const void* w;
@@ -248,13 +249,13 @@ struct ProductF32 {
 
   struct Rows {
     const float* x[kMaxRows + kRowPad];  // bf16 where kBf16
-    const float* sums[kSmall];
+    const float* sums[kSmallRows];
   };
 
   // Points `rows` at the m given rows, converted, padded and summed where the product needs it.
   MP_INLINE void set_rows(const ProductF32& p, Rows& rows, const float* const* x, int64_t m, Arena& scratch) {
     const int64_t k = p.k, kp = packed_k<F>(k, GROUP);
-    const bool small = kFused && m <= kSmall;
+    const bool small = kFused && m <= kSmallRows;
     if constexpr (kBf16) {
       for (int64_t r = 0; r < m; r++) {
         uint16_t* to = scratch.take<uint16_t>(kp);
@@ -280,7 +281,7 @@ struct ProductF32 {
     if constexpr (kFused && (F == Fmt::I8 || F == Fmt::I4)) {
       if (!small) return;
       const int64_t groups = GROUP ? kp / (GROUP ? GROUP : 1) : 1, width = kp / groups;
-      for (int64_t r = 0; r < kSmall; r++) {
+      for (int64_t r = 0; r < kSmallRows; r++) {
         if (r >= m) {
           rows.sums[r] = rows.sums[m - 1];
           continue;
@@ -297,7 +298,7 @@ struct ProductF32 {
   }
 
   template <int MT, int NB>
-  __attribute__((always_inline)) void small(const Rows& rows, const int64_t* blocks, float* c, int64_t ldc) const {
+  __attribute__((always_inline)) void small(const Rows& rows, int64_t, const int64_t* blocks, float* c, int64_t ldc) const {
     packed_small<F, ASYM, GROUP, MT, NB>(rows.x, rows.sums, w, scales, zeros, k, blocks, c, ldc);
   }
   __attribute__((always_inline)) void prepare(char* panel, const int64_t* blocks, int64_t k0, int64_t k1, const void** to) const {

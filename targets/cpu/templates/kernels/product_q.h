@@ -77,7 +77,10 @@ MP_KERNEL void q_tile(const RowsQ& rows, int64_t r0, int64_t k0, int64_t kn, con
       const int64_t at = i * (width / 4) + s;
       i32x16 wk[NB];
       MP_UNROLL
-      for (int j = 0; j < NB; j++) wk[j] = load_as<i32x16>(w[j] + at * 64);
+      for (int j = 0; j < NB; j++) {
+        if (BITS == 8) prefetch(w[j] + at * 64 + kAhead);
+        wk[j] = load_as<i32x16>(w[j] + at * 64);
+      }
       MP_UNROLL
       for (int r = 0; r < MT; r++) {
         const i32x16 a = splat_bytes(x[r] + 4 * at);
@@ -106,7 +109,7 @@ MP_KERNEL void q_tile(const RowsQ& rows, int64_t r0, int64_t k0, int64_t kn, con
 // Few rows, 4-bit weights: nibbles are taken apart in registers, so that weights go from memory straight into the product.
 template <bool ASYM, int GROUP, int MT, int NB>
 MP_KERNEL void q4_small(const RowsQ& rows, const void* weights, const void* scales, const uint8_t* zeros, const int64_t* blocks, int64_t groups,
-                        float* c, int64_t ldc) {
+                        int64_t r0, float* c, int64_t ldc) {
   const char* w[NB];
   f32x16 total[MT][NB];
   MP_UNROLL
@@ -120,7 +123,7 @@ MP_KERNEL void q4_small(const RowsQ& rows, const void* weights, const void* scal
     i32x16 dot[MT][NB];
     MP_UNROLL
     for (int r = 0; r < MT; r++) {
-      const i32x16 start = splat(ASYM ? 0 : rows.start[r][g]);
+      const i32x16 start = splat(ASYM ? 0 : rows.start[r0 + r][g]);
       MP_UNROLL
       for (int j = 0; j < NB; j++) dot[r][j] = start;
     }
@@ -135,8 +138,8 @@ MP_KERNEL void q4_small(const RowsQ& rows, const void* weights, const void* scal
             const i32x16 v = load_as<i32x16>(w[j] + (at + i) * 64), low = v & 0x0f0f0f0f, high = (v >> 4) & 0x0f0f0f0f;
             MP_UNROLL
             for (int r = 0; r < MT; r++) {
-              part[r] = dot_narrow(part[r], low, splat_bytes(rows.q[r] + 8 * (at + i)));
-              part[r] = dot_narrow(part[r], high, splat_bytes(rows.q[r] + 8 * (at + i) + 4));
+              part[r] = dot_narrow(part[r], low, splat_bytes(rows.q[r0 + r] + 8 * (at + i)));
+              part[r] = dot_narrow(part[r], high, splat_bytes(rows.q[r0 + r] + 8 * (at + i) + 4));
             }
           }
           MP_UNROLL
@@ -154,8 +157,8 @@ MP_KERNEL void q4_small(const RowsQ& rows, const void* weights, const void* scal
         const i32x16 v = load_as<i32x16>(w[j] + at * 64), low = v & 0x0f0f0f0f, high = (v >> 4) & 0x0f0f0f0f;
         MP_UNROLL
         for (int r = 0; r < MT; r++) {
-          dot[r][j] = dot_u8s8<4>(dot[r][j], low, splat_bytes(rows.q[r] + 8 * at));
-          dot[r][j] = dot_u8s8<4>(dot[r][j], high, splat_bytes(rows.q[r] + 8 * at + 4));
+          dot[r][j] = dot_u8s8<4>(dot[r][j], low, splat_bytes(rows.q[r0 + r] + 8 * at));
+          dot[r][j] = dot_u8s8<4>(dot[r][j], high, splat_bytes(rows.q[r0 + r] + 8 * at + 4));
         }
       }
     }
@@ -165,7 +168,7 @@ MP_KERNEL void q4_small(const RowsQ& rows, const void* weights, const void* scal
       const f32x16 zero = ASYM ? group_zero(zeros, blocks[j], groups, g) : splat(0.0f);
       MP_UNROLL
       for (int r = 0; r < MT; r++) {
-        total[r][j] = add_group<ASYM>(total[r][j], dot[r][j], scale, zero, rows.scales[r][g], ASYM ? rows.sums[r][g] : 0.0f);
+        total[r][j] = add_group<ASYM>(total[r][j], dot[r][j], scale, zero, rows.scales[r0 + r][g], ASYM ? rows.sums[r0 + r][g] : 0.0f);
       }
     }
   }
@@ -212,6 +215,7 @@ MP_KERNEL void q8_small(const RowsQ& rows, const void* weights, const void* scal
 template <int STEP>
 MP_KERNEL void unpack_nibbles(char* panel, const char* packed, int64_t columns) {
   for (int64_t s = 0; s < columns / STEP; s++) {
+    prefetch(packed + s * 64 + kAhead);
     const i32x16 v = load_as<i32x16>(packed + s * 64);
     store_as(panel + s * 128, v & 0x0f0f0f0f);
     store_as(panel + s * 128 + 64, (v >> 4) & 0x0f0f0f0f);
@@ -222,7 +226,8 @@ template <Fmt F, bool ASYM, int GROUP>
 struct ProductQ {
   static_assert(F == Fmt::I4 ? GROUP > 0 && GROUP % 32 == 0 : F == Fmt::I8, "int8 activations need integer weights; 4-bit ones have groups");
   static constexpr bool kFused = F == Fmt::I4 || GROUP == 0;
-  static constexpr int kSmallBlocks = 1;
+  // 8-bit weights need no unpacking, so more rows go to the tiles at once.
+  static constexpr int kSmallRows = F == Fmt::I4 && kBlocks > 1 ? 24 : kSmall, kSmallBlocks = 1;
   static constexpr int64_t kChunk = F == Fmt::I4 ? 1536 : 0;
   static constexpr int kTileRows = GROUP ? kGroupRows : kRows;
   const void* w;
@@ -265,8 +270,8 @@ struct ProductQ {
   }
 
   template <int MT, int NB>
-  __attribute__((always_inline)) void small(const Rows& rows, const int64_t* blocks, float* c, int64_t ldc) const {
-    if constexpr (F == Fmt::I4) q4_small<ASYM, GROUP, MT, NB>(rows, w, scales, zeros, blocks, groups_of(k), c, ldc);
+  __attribute__((always_inline)) void small(const Rows& rows, [[maybe_unused]] int64_t r, const int64_t* blocks, float* c, int64_t ldc) const {
+    if constexpr (F == Fmt::I4) q4_small<ASYM, GROUP, MT, NB>(rows, w, scales, zeros, blocks, groups_of(k), r, c, ldc);
     else q8_small<ASYM, MT, NB>(rows, w, scales, zeros, blocks, k, c, ldc);
   }
   __attribute__((always_inline)) void prepare(char* panel, const int64_t* blocks, int64_t k0, int64_t k1, const void** to) const {

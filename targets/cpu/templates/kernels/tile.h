@@ -3,8 +3,8 @@
 // A product `P` multiplies a list of activation rows with 16-row blocks of packed weights and writes f32 sums to a panel; an epilogue turns
 // the panel into the output. P has:
 //   Rows                       pointers of up to kMaxRows rows (padded by kRowPad copies of the last, so that a tile may run over the end)
-//   kFused                     whether small<MT, NB>(rows, blocks, c, ldc) multiplies straight from the packed bytes, for at most kSmall rows
-//   kSmallBlocks               blocks that it best takes at once
+//   kFused                     whether small<MT, NB>(rows, r, blocks, c, ldc) multiplies straight from the packed bytes,
+//   kSmallRows, kSmallBlocks   for at most that many rows; blocks that it best takes at once
 //   kChunk                     columns handled at a time (0: all of them)
 //   prepare(panel, blocks, k0, k1, w)   makes w[0..kBlocks) point at these blocks' columns [k0, k1), unpacked to `panel` if need be
 //   tile<MT>(rows, r, blocks, k0, k1, w, c, ldc)   MT rows from r times kBlocks blocks; k0 == 0 starts new sums, else c is added to
@@ -23,7 +23,7 @@ constexpr int kRows = 4, kGroupRows = 4, kBlocks = 1;
 #else
 constexpr int kRows = 2, kGroupRows = 2, kBlocks = 1;
 #endif
-constexpr int kSmall = 4;
+constexpr int kSmall = 4;  // rows up to which memory is the limit
 // Weights that are read once from memory are asked for this far ahead, across the ends of blocks and ops: the hardware's own prefetching
 // stops at pages and starts anew for each stream.
 constexpr int64_t kAhead = 8192;
@@ -57,6 +57,10 @@ MP_INLINE Part partition(int64_t m, int64_t blocks, int64_t unit, int tid, int n
   Range r = share((m + 7) / 8, tid / column_parts, row_parts), b = share(units, tid % column_parts, column_parts);
   return Part{{min_of(r.begin * 8, m), min_of(r.end * 8, m)}, {min_of(b.begin * unit, blocks), min_of(b.end * unit, blocks)}};
 }
+
+// Blocks that a thread's share is counted in.
+template <class P, class E>
+MP_INLINE int64_t unit_of(int64_t m) { return P::kFused && m <= P::kSmallRows ? 2 : kBlocks * E::kUnit; }
 
 struct Outputs {
   float* y[kMaxRows];
@@ -111,17 +115,17 @@ MP_INLINE void tile_rows(const P& p, const typename P::Rows& rows, int64_t& r, i
   }
 }
 
-// At most MT rows, straight from packed weights.
+// Few rows, straight from packed weights, MT at a time: a block's bytes come from memory once, and from the L1 cache after that.
 template <class P, class E, int MT>
 MP_INLINE void sweep_small(const P& p, const typename P::Rows& rows, int64_t m, Range range, const E& e) {
-  // Four rows of two blocks would not fit the registers.
+  // More rows of two blocks would not fit the registers.
   constexpr int kAtOnce = kBlocks > 1 && MT < 4 ? P::kSmallBlocks : 1, kUnit = kAtOnce > E::kUnit ? kAtOnce : E::kUnit, kLd = kUnit * kLanes;
-  alignas(64) float c[MT * kLd];
+  alignas(64) float c[(P::kSmallRows + kRowPad) * kLd];
   for (int64_t b = range.begin; b < range.end; b += kUnit) {
     for (int64_t i = 0; i < kUnit; i += kAtOnce) {
       int64_t blocks[kAtOnce];
       for (int j = 0; j < kAtOnce; j++) blocks[j] = min_of(b + i + j, range.end - 1);
-      p.template small<MT, kAtOnce>(rows, blocks, c + i * kLanes, kLd);
+      for (int64_t r = 0; r < m; r += MT) p.template small<MT, kAtOnce>(rows, r, blocks, c + r * kLd + i * kLanes, kLd);
     }
     E::apply(e, c, kLd, m, b, min_of(kUnit, range.end - b));
   }
@@ -132,10 +136,11 @@ template <class P, class E>
 MP_INLINE void sweep(const P& p, const typename P::Rows& rows, int64_t m, Range range, const E& e, Arena scratch) {
   const int64_t last = range.end - 1;
   if constexpr (P::kFused) {
-    if (m <= kSmall) {
+    if (m <= P::kSmallRows) {
       if (m == 1) sweep_small<P, E, 1>(p, rows, m, range, e);
       else if (m == 2) sweep_small<P, E, 2>(p, rows, m, range, e);
-      else sweep_small<P, E, 4>(p, rows, m, range, e);
+      else if (m <= 4 || P::kSmallRows <= 4) sweep_small<P, E, 4>(p, rows, m, range, e);
+      else if constexpr (P::kSmallRows > 4) sweep_small<P, E, 8>(p, rows, m, range, e);
       return;
     }
   }
