@@ -102,14 +102,23 @@ def _show(*parts: Any) -> None:
 @click.option("-o", "--output", required=True, metavar="OUT.plan", help="The plan's directory, made anew.")
 @click.option("--scheme", default="W4A8", show_default=True, help="FP32, BF16, W8A16, W8A8, W4A16 or W4A8, for the whole model.")
 @click.option("--group-size", type=int, default=32, show_default=True, help="Weights that share a scale in 4-bit schemes: 32, 64 or 128.")
-@click.option("--asymmetric", is_flag=True, help="4-bit weights with a zero point for each group.")
+@click.option("--asymmetric", is_flag=True, help="Quantized weights with a zero point for each scale.")
 @click.option(
-    "--override", "overrides", multiple=True, metavar="LAYER=SCHEME", help="A layer's exact name or re:PATTERN; the last that fits wins."
+    "--override",
+    "overrides",
+    multiple=True,
+    metavar="LAYER=SCHEME",
+    help="A layer's exact name, or re:PATTERN. Exact beats pattern, then the last wins.",
 )
 @click.option(
     "--pass", "passes", multiple=True, metavar="MODULE:FN@after=NAME", help="Your own pass, at a place that `mixplan passes` names."
 )
-@click.option("--dump-passes", type=click.Path(path_type=Path), metavar="DIR", help="Write the graph before and after every pass.")
+@click.option(
+    "--dump-passes",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Write the captured graph, and that after every pass that changed it.",
+)
 @click.option("--target", "targets", default="cpu", show_default=True, help="What the plan is for; see `mixplan targets`.")
 @click.option("--isa", default="all", show_default=True, help="ISA levels to build, by comma; `native` is the best that this machine has.")
 @click.option("--kv-dtype", type=click.Choice(["f32", "f16"]), help="KV cache storage. Default: f32 for FP32 and BF16, else f16.")
@@ -172,7 +181,7 @@ def _render_chat() -> Any:
 @click.option("--stop", multiple=True, help="Stop before this text; may be given more than once.")
 @click.option("--threads", type=click.IntRange(1), help="Default: the cores this process may use.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu or reference.")
-@click.option("--isa", help="Force an ISA level that the plan holds.")
+@click.option("--isa", help="Force an ISA level; one that the plan lacks is compiled on the spot.")
 @click.option("--trust", is_flag=True, help="Load the plan's own kernels although they were not built here.")
 @click.option("--stats", is_flag=True, help="Print size, memory and speed to stderr at the end.")
 @click.option("--json", "as_json", is_flag=True, help="Print text and statistics as JSON, at the end.")
