@@ -89,7 +89,7 @@ class PassManager:
             raised = self.levels.get(one.name, level) > level
             level = max(level, self.levels.get(one.name, level))
             if check and (result.changed or raised):
-                check_graph(graph, level, f"after pass {one.name}")
+                check_graph(graph, level, f"after pass {one.name}", reaching=raised)
             if result.changed:
                 _dump(dump, index, one.name, graph)
             records.append(PassRecord(one.name, one.stage, result.changed, result.matches, seconds, before, _calls(graph)))

@@ -13,8 +13,8 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from mixplan.passes.decision import DECISION
-from mixplan.passes.patterns import dims, dtype_of, is_constant, is_tensor
-from mixplan.runtime.errors import InternalError
+from mixplan.passes.patterns import dims, dtype_of, is_constant, is_tensor, source_line
+from mixplan.runtime.errors import InternalError, PassError
 
 __all__ = ["VALUES", "Rewriter", "fake_mode_of", "hoist", "stamp_origins", "tensor_of"]
 
@@ -122,8 +122,12 @@ class Rewriter:
         key = (target, _described(args), _described(kwargs))
         if key not in known:
             fake_args, fake_kwargs = fx.map_arg((args, kwargs), value_of)
-            with self.mode, torch.no_grad():
-                known[key] = target(*fake_args, **fake_kwargs)
+            try:
+                with self.mode, torch.no_grad():
+                    known[key] = target(*fake_args, **fake_kwargs)
+            except Exception as error:
+                at = "" if self.anchor is None else f" at node {self.anchor.name} ({source_line(self.anchor) or 'no source line'})"
+                raise PassError(f"Rule {self.rule}{at} makes a call of {target} that fails: {type(error).__name__}: {error}") from error
         return known[key]
 
     def constant(self, tensor: torch.Tensor, prefix: str) -> fx.Node:

@@ -24,7 +24,7 @@ from torch import fx
 from mixplan.passes import fx_ops
 from mixplan.passes.decision import decision_of
 from mixplan.passes.patterns import source_line
-from mixplan.runtime.errors import PassError
+from mixplan.runtime.errors import PassError, UnsupportedError
 
 __all__ = ["WEIGHT_OPS", "Level", "check_graph"]
 
@@ -57,8 +57,11 @@ _NOT_CANONICAL = frozenset(
 )
 
 
-def check_graph(graph: fx.GraphModule, level: Level, where: str) -> None:
-    """Raise PassError, naming `where` and the node, if the graph breaks the spec at `level`."""
+def check_graph(graph: fx.GraphModule, level: Level, where: str, *, reaching: bool = False) -> None:
+    """Raise PassError, naming `where` and the node, if the graph breaks the spec at `level`.
+
+    With `reaching`, the level is new to the graph; a node that could not be brought to it is the model's, and gives UnsupportedError.
+    """
     try:
         graph.graph.lint()
     except Exception as error:
@@ -70,6 +73,8 @@ def check_graph(graph: fx.GraphModule, level: Level, where: str) -> None:
         problem = _problem(node, level)
         if problem:
             source = source_line(node)
+            if reaching and _problem(node, Level.captured) is None:
+                raise UnsupportedError(f"Node {node.name} ({source or 'no source line'}) has no canonical form: {problem}.")
             raise PassError(f"The graph {where} breaks the spec at node {node.name}: {problem}." + (f" Source: {source}" if source else ""))
 
 

@@ -125,3 +125,10 @@ def test_origins_name_the_captured_node(from_function: Any) -> None:
     PassManager(canonical(), LEVELS).run(small.graph, PassContext())
     origins = [node.meta.get("origin") for node in small.graph.graph.nodes if node.op == "call_function"]
     assert origins[-1] == "cos" and {origin for origin in origins if origin} <= captured
+
+
+def test_without_canonical_form(from_function: Any) -> None:
+    """An op that stays outside the canonical form is the model's, and named with its source line."""
+    small = from_function(lambda m, x: x.narrow(1, 0, x.shape[1] - 1), X)
+    with pytest.raises(UnsupportedError, match=r"Node narrow \(File .*\) has no canonical form: aten\.narrow\.default is not part of"):
+        PassManager(canonical(), LEVELS).run(small.graph, PassContext())
