@@ -40,10 +40,17 @@ SOURCE = """
 #include "all.h"
 using namespace mp;
 typedef void (*Kernel)(const void*, int, int);
-struct Team { int nt; Kernel kernel; const char* args; int64_t stride, count; int arrived, generation; };
+static double seconds_now() {
+  timespec a;
+  clock_gettime(CLOCK_MONOTONIC, &a);
+  return (double)a.tv_sec + 1e-9 * (double)a.tv_nsec;
+}
+// `released` is when the last thread reached the barrier: a call lasts from one release to the next, whichever thread is late.
+struct Team { int nt; Kernel kernel; const char* args; int64_t stride, count; int arrived, generation; double released; };
 static void barrier(Team* t) {
   int g = __atomic_load_n(&t->generation, __ATOMIC_ACQUIRE);
   if (__atomic_add_fetch(&t->arrived, 1, __ATOMIC_ACQ_REL) == t->nt) {
+    t->released = seconds_now();
     __atomic_store_n(&t->arrived, 0, __ATOMIC_RELAXED);
     __atomic_add_fetch(&t->generation, 1, __ATOMIC_ACQ_REL);
     return;
@@ -57,26 +64,21 @@ static void* work(void* p) {
   for (int64_t i = 0; i < t->count; i++) { t->kernel(t->args + i * t->stride, m->tid, t->nt); barrier(t); }
   return nullptr;
 }
-static double seconds_now() {
-  timespec a;
-  clock_gettime(CLOCK_MONOTONIC, &a);
-  return (double)a.tv_sec + 1e-9 * (double)a.tv_nsec;
-}
 static int by_value(const void* a, const void* b) { return *(const double*)a < *(const double*)b ? -1 : 1; }
 static double quantile = 0.5;
 extern "C" void set_quantile(double q) { quantile = q; }
 struct Times { double* at; int64_t count; };
 // Calls the kernel with each of `count` argument structs, `stride` bytes apart, a barrier after each; appends each call's time.
 static void measure(Kernel kernel, const void* args, int64_t stride, int64_t count, int nt, Times* times) {
-  Team team = {nt, kernel, (const char*)args, stride, count, 0, 0};
+  Team team = {nt, kernel, (const char*)args, stride, count, 0, 0, 0.0};
   Member members[64]; pthread_t ids[64];
   for (int i = 1; i < nt; i++) { members[i] = Member{&team, i}; pthread_create(&ids[i], nullptr, work, &members[i]); }
   barrier(&team);
   for (int64_t i = 0; i < count; i++) {
-    double start = seconds_now();
+    double start = team.released;
     kernel((const char*)args + i * stride, 0, nt);
     barrier(&team);
-    times->at[times->count++] = seconds_now() - start;
+    times->at[times->count++] = team.released - start;
   }
   for (int i = 1; i < nt; i++) pthread_join(ids[i], nullptr);
 }
