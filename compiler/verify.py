@@ -165,8 +165,9 @@ class _Recorder(Replay):
 
 
 def _nodes(plan: str | Path, graph: fx.GraphModule, ids: Sequence[int]) -> tuple[tuple[NodeReport, ...], int, int]:
-    places, sequences = list(range(len(ids))), [0] * len(ids)
     with load(plan, device="reference", verify="manifest") as running:
+        ids = ids[: running.max_step_tokens]
+        places, sequences = list(range(len(ids))), [0] * len(ids)
         nodes = running.plan.nodes
         recorder = _Recorder(graph, {node.origin for node in nodes if node.origin})
         recorder.step(ids, places, sequences)
