@@ -2,7 +2,7 @@
 
     python benchmarks/big_checkpoint.py OUT_DIR [--size 8b|1b|tiny]
 
-8b is Llama-3-8B's shape (16 GB on disk). Weights are normal with the usual initial spread, written shard by shard, so little memory is used.
+8b is Llama-3-8B's shape (16 GB on disk). Weights are normal with the usual initial spread, written shard by shard in little memory.
 """
 
 from __future__ import annotations
@@ -17,9 +17,30 @@ import numpy as np
 from mixplan.runtime.dtypes import f32_to_bf16
 
 SIZES = {
-    "8b": dict(vocab_size=128256, hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8),
-    "1b": dict(vocab_size=128256, hidden_size=2048, intermediate_size=8192, num_hidden_layers=16, num_attention_heads=32, num_key_value_heads=8),
-    "tiny": dict(vocab_size=512, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2),
+    "8b": {
+        "vocab_size": 128256,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+    },
+    "1b": {
+        "vocab_size": 128256,
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+    },
+    "tiny": {
+        "vocab_size": 512,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    },
 }
 SHARD_BYTES = 4 << 30
 

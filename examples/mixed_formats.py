@@ -1,6 +1,6 @@
 """Give layers different formats by name, and read back what each one got.
 
-    python examples/mixed_formats.py MODEL [OUT.plan]
+python examples/mixed_formats.py MODEL [OUT.plan]
 """
 
 import sys

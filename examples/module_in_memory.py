@@ -1,6 +1,6 @@
 """Compile a module that is in memory: here a transformers decoder with random weights.
 
-    python examples/module_in_memory.py [OUT.plan]
+python examples/module_in_memory.py [OUT.plan]
 """
 
 import sys
@@ -11,7 +11,14 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 import mixplan
 
-SIZES = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, vocab_size=256)
+SIZES = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 256,
+}
 
 
 def main() -> None:

@@ -15,8 +15,8 @@ from mixplan.runtime.dtypes import DType
 
 __all__ = [
     "SCHEMA_VERSION",
-    "Attr",
     "AttentionLayer",
+    "Attr",
     "Decision",
     "Dim",
     "FileEntry",

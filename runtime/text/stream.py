@@ -54,7 +54,7 @@ class StreamDecoder:
         if new or len(self._window) > _CONTEXT:
             # The ids just emitted are whole characters, so they are context enough; ids without text (special tokens) are not.
             del self._window[: min(self._done, len(self._window) - 1)]
-        del self._window[: -_CONTEXT]
+        del self._window[:-_CONTEXT]
         self._done = len(self._window)
         self._prefix = self._decode(self._window)
         return new
