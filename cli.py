@@ -18,17 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-# Which extra brings a module that a command could not import.
-_EXTRAS = {
-    "torch": "compile",
-    "jinja2": "compile",
-    "scipy": "compile",
-    "ziglang": "compile",
-    "transformers": "compile,hf",
-    "accelerate": "compile,hf",
-    "gguf": "compile,hf",
-    "markupsafe": "compile",
-}
+# Modules that extras bring, and the extras that a command needs which misses one (a checkpoint needs the front ends too).
+_EXTRA_MODULES = {"torch", "jinja2", "markupsafe", "scipy", "ziglang", "transformers", "accelerate", "gguf"}
+_EXTRAS = {"compile": "compile,hf", "verify": "compile,hf"}
 _EPILOG = "Start with: mixplan compile MODEL -o NAME.plan, then mixplan run NAME.plan 'Hello'."
 
 
@@ -43,10 +35,10 @@ class _Commands(click.Group):
             try:
                 return super().invoke(ctx)
             except ModuleNotFoundError as error:
-                extra = _EXTRAS.get((error.name or "").split(".")[0])
-                if extra is None or debug:
+                if debug or (error.name or "").split(".")[0] not in _EXTRA_MODULES:
                     raise
-                raise MissingExtraError(f"`mixplan {ctx.invoked_subcommand}`", extra) from error
+                command = ctx.invoked_subcommand or ""
+                raise MissingExtraError(f"`mixplan {command}`", _EXTRAS.get(command, "compile")) from error
         except MixplanError as error:
             if debug:
                 raise

@@ -49,12 +49,16 @@ def load_regions(
             try:
                 done = _load(plan, index, caches, name, options, devices)
             except (UnsupportedError, MissingExtraError, InternalError) as error:
-                if device != "auto" or name == FALLBACK:
+                # A level that the caller forces is part of the request: numpy instead of it would not be what was asked for.
+                if device != "auto" or name == FALLBACK or options.isa is not None:
                     raise
                 reason = error.message
                 done = _load(plan, index, caches, FALLBACK, options, devices)
                 name = FALLBACK
             loaded.append(done)
+            if device == "auto" and name != FALLBACK:
+                # A device may say where its native code came from (the plan, or compiled here).
+                reason = "; ".join(filter(None, [region.reason, str(getattr(done, "origin", ""))])) or reason
             placements.append(Placement(region.name, region.stop - region.start, region.device, name, done.isa, reason))
     except BaseException:
         for region_loaded in loaded:

@@ -9,7 +9,8 @@ top_k               the k largest logits, the lowest id first among equals; 0 ke
 top_p               the fewest most probable tokens whose probabilities (of what top_k kept) add up to at least top_p.
 min_p               tokens at least min_p times as probable as the most probable one.
 
-A draw takes one 53-bit number from the request's own generator, so a seed gives the same tokens whatever else is in the batch.
+A draw takes one 53-bit number from the request's own generator, so equal logits and an equal seed give the same token, whatever else is in
+the batch. (Logits themselves differ in the last bits with how tokens are cut into steps: see docs/explanation/numbers.md.)
 """
 
 from __future__ import annotations

@@ -129,6 +129,11 @@ class _CpuRegion:
         """The level in use."""
         return self._library.level
 
+    @property
+    def origin(self) -> str:
+        """Where its native code came from, for the placement summary."""
+        return self._library.origin
+
     def run(self, step: Step, inputs: Mapping[int, Array]) -> dict[int, Array]:
         """See LoadedRegion.run."""
         if self._handle is None:
