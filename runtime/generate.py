@@ -1,8 +1,8 @@
 """Generation: prompts in, tokens and text out, over a model's ragged steps.
 
 One loop serves one prompt or many. Each step carries the next token of every running request, and fills what room is left (up to
-`max_step_tokens`) with the prompts of the others, cut into chunks where they are longer. A request draws from its own seed only, whatever its
-company; how tokens are cut into steps can change the last bits of the logits (docs/explanation/numbers.md).
+`max_step_tokens`) with the prompts of the others, cut into chunks where they are longer. A request draws from its own seed only, whatever
+its company; how tokens are cut into steps can change the last bits of the logits (docs/explanation/numbers.md).
 """
 
 from __future__ import annotations
