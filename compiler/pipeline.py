@@ -30,7 +30,7 @@ from mixplan.passes.pipeline import LEVELS, default_passes
 from mixplan.passes.precision.overrides import Override, parse_override
 from mixplan.passes.precision.schemes import Scheme, parse_scheme
 from mixplan.runtime.dtypes import DType
-from mixplan.runtime.errors import InternalError, OptionError, PlanError
+from mixplan.runtime.errors import InternalError, OptionError, OutputError, PlanError
 from mixplan.runtime.plan import SCHEMA_VERSION, Plan
 from mixplan.runtime.plan_check import check_plan
 from mixplan.runtime.plan_io import write_manifest
@@ -123,7 +123,11 @@ def compile(  # noqa: A001 - the package's verb
         finally:
             checkpoint.close()
     report.output = Path(output)
-    record_trusted(report.output)
+    try:
+        record_trusted(report.output)
+    except OutputError as error:
+        # The plan is whole; it is only not known to be of this machine, so its kernels will be rebuilt where it is loaded.
+        report.warnings += (f"The plan could not be entered into the ledger of trusted plans: {error.message}",)
     return report
 
 

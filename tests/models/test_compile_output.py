@@ -218,3 +218,25 @@ def test_report_and_decisions(tiny_llama_dir: Path, tmp_path: Path) -> None:
     assert decided["model.layers.0.mlp.up_proj"] == "W4A8:g32"
     stored = sum(path.stat().st_size for path in (tmp_path / "out.plan").glob("*.safetensors"))
     assert report.weight_bytes == stored
+
+
+def test_a_module_in_memory(tmp_path: Path) -> None:
+    import torch
+
+    from mixplan.compiler.frontends.tiny import tiny_model
+
+    module = tiny_model("qwen2")
+    compile_plan(module, output=tmp_path / "out.plan", scheme="FP32", targets=("reference",))
+    ids = np.arange(3, 12)
+    with torch.no_grad():
+        wanted = module(input_ids=torch.from_numpy(ids)[None], use_cache=False).logits[0].numpy()
+    assert np.abs(_logits(tmp_path / "out.plan") - wanted).max() <= 2e-4 * np.abs(wanted).max()
+
+
+def test_a_ledger_that_cannot_be_written_is_a_warning(tiny_llama_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
+    report = _compile(tiny_llama_dir, tmp_path / "out.plan")
+    assert len(report.warnings) == 1 and "trusted" in report.warnings[0]
+    assert (tmp_path / "out.plan" / "plan.json").is_file()
