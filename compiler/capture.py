@@ -24,13 +24,9 @@ from mixplan.compiler.export.rope import patch_rotary
 from mixplan.compiler.export.skeleton import skeleton
 from mixplan.compiler.export.unlift import unlift
 from mixplan.compiler.export.wrapper import DecoderStep, ModuleStep
-from mixplan.compiler.frontends.text import context_length
 
 __all__ = ["CapturedGraph", "capture_decoder", "capture_module"]
 
-# Bounds of T in the export. The second try, with the model's context length, is for code that compares T with the size of a table.
-_LONGEST = 1 << 20
-_SHORTEST = 64
 # Prompt length at which attention biases outside the interface are read, at least: it has to be longer than their windows.
 _PROMPT = 300
 _LONGEST_PROMPT = 4400
@@ -57,8 +53,7 @@ def capture_decoder(model: nn.Module) -> CapturedGraph:
     text = copy.config.get_text_config()
     windows = [getattr(text, name, None) for name in ("sliding_window", "window_size", "attention_window")]
     prompt = max([_PROMPT, *(2 * w for w in windows if isinstance(w, int))])
-    bounds = (_LONGEST, max(_SHORTEST, context_length(text) - 1))
-    return _capture(DecoderStep(copy, context), model, copy, context, bounds, min(prompt, _LONGEST_PROMPT))
+    return _capture(DecoderStep(copy, context), model, copy, context, min(prompt, _LONGEST_PROMPT))
 
 
 def capture_module(module: nn.Module) -> CapturedGraph:
@@ -68,22 +63,22 @@ def capture_module(module: nn.Module) -> CapturedGraph:
     """
     copy = skeleton(module)
     context = ExportContext()
-    return _capture(ModuleStep(copy), module, copy, context, (_LONGEST, 511, _SHORTEST), _PROMPT)
+    return _capture(ModuleStep(copy), module, copy, context, _PROMPT)
 
 
-def _capture(
-    step: nn.Module, model: nn.Module, copy: nn.Module, context: ExportContext, bounds: tuple[int, ...], prompt: int
-) -> CapturedGraph:
+def _capture(step: nn.Module, model: nn.Module, copy: nn.Module, context: ExportContext, prompt: int) -> CapturedGraph:
     line = torch.zeros(1, 11, dtype=torch.long)
     args = (line, torch.arange(11)[None], line + 11, torch.arange(3))
     with exporting(context), torch.no_grad():
-        program = export(step, args, bounds, context)
+        program = export(step, args, context)
     tied = _tied_names(model)
     graph = unlift(program, tied, dict(copy.named_buffers()))
     rewrite_complex(graph)
-    rewrite_eager_attention(graph, prompt)
+    tokens = next(node.meta["val"].shape[1] for node in graph.graph.nodes if node.name == "token_ids")
+    longest = int(program.range_constraints[tokens.node.expr].upper)
+    rewrite_eager_attention(graph, min(prompt, longest))
     rewrite_positions(graph)
-    check_mixing(graph, next(n.meta["val"].shape[1] for n in graph.graph.nodes if n.name == "token_ids"))
+    check_mixing(graph, tokens)
     return CapturedGraph(graph, number_attention(graph), tied)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,13 +18,15 @@ from torch import Tensor, fx
 from mixplan.passes.fx_ops import attention, grouped_linear  # noqa: F401  the ops this file speaks of
 from mixplan.runtime.errors import UnsupportedError
 
-__all__ = ["check_mixing", "source_line"]
+__all__ = ["check_mixing", "is_model_code", "source_line"]
 
+_PACKAGE = Path(__file__).resolve().parents[2]
+_OURS = (str(_PACKAGE / "compiler"), str(_PACKAGE / "passes"))
 # Ops that keep every token's values with the token, whatever their other arguments are.
 _LOCAL = frozenset(
     "view reshape _unsafe_view unsqueeze squeeze flatten unflatten transpose permute t expand expand_as view_as reshape_as type_as to "
     "_to_copy contiguous clone alias detach dropout movedim swapaxes swapdims mT lift_fresh_copy one_hot zeros_like ones_like full_like "
-    "empty_like linear embedding bucketize scalar_tensor copy copy_ fill_ zero_".split()
+    "empty_like linear repeat embedding bucketize scalar_tensor copy copy_ fill_ zero_".split()
 )
 # Ops that make tensors without reading one; their sizes may hold T.
 _MAKERS = frozenset("zeros ones full empty new_zeros new_ones new_full new_empty scalar_tensor arange lift_fresh".split())
@@ -62,13 +65,18 @@ def check_mixing(module: fx.GraphModule, tokens: torch.SymInt) -> None:
             )
 
 
+def is_model_code(path: str) -> bool:
+    """Whether a source file is the model's, not torch's, mixplan's or generated code."""
+    return "/torch/" not in path and not path.startswith(("<", *_OURS))
+
+
 def source_line(node: fx.Node) -> str:
     """file:line: text of the deepest line of the model's code that made the node; "" where it is not known."""
     frames = [line.strip() for line in str(node.meta.get("stack_trace") or "").splitlines()]
     places = [(frame, frames[i + 1] if i + 1 < len(frames) else "") for i, frame in enumerate(frames) if frame.startswith("File ")]
     for frame, text in reversed(places):
         path, line = frame.split('"')[1], frame.split("line ")[1].split(",")[0]
-        if "/torch/" not in path and "/mixplan/" not in path:
+        if is_model_code(path):
             return f"{'/'.join(path.split('/')[-2:])}:{line}: {text}"
     return ""
 
@@ -246,12 +254,6 @@ def _always(reason: str) -> Callable[[_Checker, fx.Node], str]:
     return lambda checker, node: reason
 
 
-def _repeat(checker: _Checker, node: fx.Node) -> str:
-    value, repeats = node.args[0].meta["val"], node.args[1]
-    offset = len(repeats) - value.ndim
-    return "repeats the token dimension" if any(repeats[offset + axis] != 1 for axis in checker.axes(value)) else ""
-
-
 _RULES: dict[str, Callable[[_Checker, fx.Node], str]] = {
     **dict.fromkeys(_PRODUCTS, _product),
     **dict.fromkeys(("layer_norm", "native_layer_norm", "rms_norm", "_fused_rms_norm"), _norm),
@@ -264,7 +266,6 @@ _RULES: dict[str, Callable[[_Checker, fx.Node], str]] = {
     "diff": _along(2),
     **dict.fromkeys(("cat", "concat", "stack"), _cat),
     **dict.fromkeys(("pad", "constant_pad_nd"), _pad),
-    "repeat": _repeat,
     "index_put": _always("writes to tokens at computed indices"),
     "masked_scatter": _always("moves values between tokens"),
     "nonzero": _always("makes a shape that depends on values"),
