@@ -35,14 +35,14 @@ def test_error_is_at_most_half_a_step(fmt: WeightFormat, columns: int) -> None:
     assert made.codes.shape == (5, columns)
     assert made.scales.shape == (5, fmt.groups(columns)) and made.scales.dtype == fmt.scale_dtype.numpy
     step = np.repeat(np.abs(made.scales.astype(np.float32)), fmt.group_size or columns, axis=1)[:, :columns]
-    # Symmetric 4 bits may clip: with the largest divisor, 9, by one step on one side and two on the other. Scales are rounded to f16.
-    limit = 2.1 if fmt.bits == 4 and fmt.symmetric else 0.6
+    # 4 bits may clip: with the largest divisor, 9, by one step on one side and two on the other. Scales are rounded to f16.
+    limit = 2.1 if fmt.bits == 4 else 0.6
     assert (np.abs(dequantize(fmt, made) - rows.numpy()) <= limit * step + 1e-6).all()
 
 
 def test_four_bits_have_little_noise() -> None:
     rows = _normal(256, 512)
-    for fmt, most in ((WeightFormat.of("i4", 32), 0.0070), (WeightFormat.of("i4", 32, False), 0.0068), (WeightFormat.of("i8"), 8e-5)):
+    for fmt, most in ((WeightFormat.of("i4", 32), 0.0070), (WeightFormat.of("i4", 32, False), 0.0064), (WeightFormat.of("i8"), 8e-5)):
         noise = np.square(dequantize(fmt, quantize_rows(fmt, rows, "w")) - rows.numpy()).mean() / np.square(rows.numpy()).mean()
         assert noise < most
 
