@@ -49,7 +49,7 @@ def test_two_compiles_are_byte_identical(tiny_llama_dir: Path, tmp_path: Path, s
 def test_output_that_exists_needs_force(tiny_llama_dir: Path, tmp_path: Path) -> None:
     output = tmp_path / "out.plan"
     _compile(tiny_llama_dir, output)
-    with pytest.raises(OutputError, match="exists.*\n.*--force"):
+    with pytest.raises(OutputError, match=r"exists.*\n.*--force"):
         _compile(tiny_llama_dir, output)
     report = _compile(tiny_llama_dir, output, scheme="W4A16", force=True)
     assert _left_in(tmp_path) == ["out.plan"]
