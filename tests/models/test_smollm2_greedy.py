@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mixplan.runtime import load
+from mixplan.runtime import generate_batch, load
 from mixplan.runtime.model import Model
 
 torch = pytest.importorskip("torch")
@@ -72,20 +72,41 @@ def _quiet() -> Any:
     return warnings.catch_warnings(action="ignore")
 
 
-@pytest.mark.parametrize("kind", PROMPTS)
-def test_greedy_output_is_transformers_own(kind: str, model: Model, reference: Any) -> None:
+def _prompt_ids(model: Model, kind: str) -> list[int]:
     prompt = PROMPTS[kind]
-    ids = model.tokenizer.encode_chat(prompt) if isinstance(prompt, list) else model.tokenizer.encode(prompt)
-    ours = [chunk.token_id for chunk in model.generate(ids, max_tokens=NEW_TOKENS, temperature=0.0)]
-    tokens = torch.tensor([ids])
-    eos = list(model.plan.model.eos_token_ids)
+    return model.tokenizer.encode_chat(prompt) if isinstance(prompt, list) else model.tokenizer.encode(prompt)
+
+
+@pytest.fixture(scope="module")
+def answers(model: Model) -> dict[str, list[int]]:
+    """Greedy answers of up to 128 tokens to all prompts, generated together in ragged steps."""
+    out: dict[str, list[int]] = {kind: [] for kind in PROMPTS}
+    kinds = list(PROMPTS)
+    prompts = [_prompt_ids(model, kind) for kind in kinds]
+    for chunk in generate_batch(model, prompts, max_tokens=NEW_TOKENS, temperature=0.0):
+        out[kinds[chunk.index]].append(chunk.token_id)
+    return out
+
+
+@pytest.mark.parametrize("kind", PROMPTS)
+def test_each_greedy_token_is_transformers_own(kind: str, model: Model, answers: dict[str, list[int]], reference: Any) -> None:
+    """One forward pass of transformers over prompt and answer: each token of the answer must be the one that it would have chosen there.
+
+    By induction that is what its greedy search gives, at a fiftieth of the time.
+    """
+    ids, ours = _prompt_ids(model, kind), answers[kind]
+    assert len(ours) == NEW_TOKENS or ours[-1] in model.plan.model.eos_token_ids
     with torch.no_grad(), _quiet():
-        out = reference.generate(
-            tokens,
-            attention_mask=torch.ones_like(tokens),
-            max_new_tokens=NEW_TOKENS,
-            do_sample=False,
-            eos_token_id=eos,
-            pad_token_id=eos[0],
-        )
+        logits = reference(torch.tensor([ids + ours])).logits[0]
+    assert logits[len(ids) - 1 : -1].argmax(-1).tolist() == ours
+
+
+def test_greedy_search_is_transformers_own(model: Model, reference: Any) -> None:
+    """The same, by transformers' own token-by-token search, for one prompt."""
+    ids = _prompt_ids(model, "chat")
+    ours = [chunk.token_id for chunk in model.generate(ids, max_tokens=24, temperature=0.0)]
+    tokens, eos = torch.tensor([ids]), list(model.plan.model.eos_token_ids)
+    settings = {"max_new_tokens": 24, "do_sample": False, "eos_token_id": eos, "pad_token_id": eos[0]}
+    with torch.no_grad(), _quiet():
+        out = reference.generate(tokens, attention_mask=torch.ones_like(tokens), **settings)
     assert ours == out[0, len(ids) :].tolist()
