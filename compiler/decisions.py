@@ -19,7 +19,7 @@ __all__ = ["Bits", "layer_name", "make_decisions", "scheme_text"]
 
 @dataclass(frozen=True)
 class Bits:
-    """Bits per stored parameter: what the scheme asked for would give, and what is stored. Constants that are no parameters count too."""
+    """Bits per stored parameter: what the options ask for (scheme and overrides), and what is stored. All constants count."""
 
     requested: float
     achieved: float
@@ -61,8 +61,11 @@ def make_decisions(
         total = float(weight.format.total_bits(weight.rows, weight.columns)) * weight.copies
         stored += total
         elements = weight.rows * weight.columns * weight.copies
-        wanted += requested.weight.effective_bits(weight.rows, weight.columns) * elements
-        for parameter in dict.fromkeys(_parameters(weight.pieces)):
+        parameters = list(dict.fromkeys(_parameters(weight.pieces)))
+        # What the options ask of this weight: the scheme, or the override that was decided for it.
+        asked = next((by_layer[n].scheme for n in (layer_name(p.name) for p in parameters) if n in by_layer), requested)
+        wanted += asked.weight.effective_bits(weight.rows, weight.columns) * elements
+        for parameter in parameters:
             layer = layer_name(parameter.name)
             decision = by_layer.get(layer)
             scheme = str(decision.scheme) if decision and decision.scheme.weight == weight.format else scheme_text(weight.format)
@@ -72,7 +75,7 @@ def make_decisions(
                 rule=decision.rule if decision else "default",
                 parameters=parameter.numel,
                 bits=total / elements,
-                requested=str(requested),
+                requested=str(decision.scheme if decision else requested),
                 reason=decision.reason if decision else "",
             )
     sizes = {p.name: p.numel for source in lowered.sources.values() for p in _parameters(_expressions(source))}

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mixplan.passes.precision.schemes import parse_scheme
 from mixplan.runtime.plan import Decision
 
 __all__ = ["CompileReport", "RegionSummary", "SchemeSummary", "summarize_schemes"]
@@ -14,11 +15,15 @@ __all__ = ["CompileReport", "RegionSummary", "SchemeSummary", "summarize_schemes
 
 @dataclass(frozen=True)
 class SchemeSummary:
-    """One scheme over all layers that have it. Bits are per weight, scales and zero points counted in."""
+    """One scheme over all layers that were asked for it. Bits are per weight, scales and zero points counted in.
+
+    requested_bits is what the scheme costs where it applies in full, bits what these layers are stored with.
+    """
 
     scheme: str
     layers: int
     parameters: int
+    requested_bits: float
     bits: float
 
 
@@ -35,7 +40,10 @@ class RegionSummary:
 
 @dataclass
 class CompileReport:
-    """`requested_bits` is what the requested schemes would give over all layers; `effective_bits` counts everything that is stored."""
+    """`requested_bits` is what the requested schemes would give over all layers; `effective_bits` counts everything that is stored.
+
+    `seconds` are by stage; the stages named in `parallel` ran beside others, so that the sum is more than the whole took.
+    """
 
     output: Path
     digest: str
@@ -51,6 +59,7 @@ class CompileReport:
     matches: dict[str, int] = field(default_factory=dict)
     rejections: tuple[str, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
+    parallel: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -65,30 +74,37 @@ class CompileReport:
         facts.add_row("effective bits, achieved", f"{self.effective_bits:.3f}")
         facts.add_row("weights", f"{self.weight_bytes / 1e6:,.1f} MB")
         facts.add_row("plan", f"{self.plan_bytes / 1e6:,.1f} MB")
-        facts.add_row("time", ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in self.seconds.items()))
+        facts.add_row("time", ", ".join(map(self._stage, self.seconds)))
         facts.add_row("rewrites", ", ".join(f"{name} {count}" for name, count in self.matches.items()) or "none")
         facts.add_row("rejections", f"{len(self.rejections)} (see `mixplan inspect --json`)" if self.rejections else "none")
-        schemes = table("\nSchemes", "scheme", "layers:r", "parameters:r", "effective bits:r")
+        schemes = table("\nSchemes", "scheme", "layers:r", "parameters:r", "bits requested:r", "achieved:r")
         for row in self.schemes:
-            schemes.add_row(row.scheme, str(row.layers), f"{row.parameters:,}", f"{row.bits:.3f}")
+            schemes.add_row(row.scheme, str(row.layers), f"{row.parameters:,}", f"{row.requested_bits:.3f}", f"{row.bits:.3f}")
         placement = table("\nPlacement", "region", "device", "nodes:r", "kernels", "reason")
         for region in self.regions:
             kernels = " ".join(f"{level} ({size // 1024} kB)" for level, size in region.kernels.items())
             placement.add_row(region.name, region.device, str(region.nodes), kernels, region.reason)
-        return [facts, schemes, placement, *self.warnings]
+        return [facts, schemes, placement, *self._warnings()]
+
+    def _stage(self, stage: str) -> str:
+        return f"{stage} {self.seconds[stage]:.1f} s{' (in parallel)' if stage in self.parallel else ''}"
+
+    def _warnings(self) -> list[str]:
+        return ["\nWarnings", *(f"warning: {text}" for text in self.warnings)] if self.warnings else []
 
 
 def summarize_schemes(decisions: tuple[Decision, ...]) -> list[SchemeSummary]:
-    """Layers, parameters and bits for each scheme, in order of first appearance."""
+    """Layers, parameters and bits for each requested scheme, in order of first appearance."""
     groups: dict[str, list[Decision]] = {}
     for decision in decisions:
-        groups.setdefault(decision.scheme, []).append(decision)
-    return [
-        SchemeSummary(
-            scheme=scheme,
-            layers=len(members),
-            parameters=sum(d.parameters for d in members),
-            bits=sum(d.bits * d.parameters for d in members) / max(sum(d.parameters for d in members), 1),
-        )
-        for scheme, members in groups.items()
-    ]
+        groups.setdefault(decision.requested, []).append(decision)
+    out = []
+    for scheme, members in groups.items():
+        parameters = sum(d.parameters for d in members)
+        as_asked = [d for d in members if d.scheme == scheme]
+        asked = sum(d.parameters for d in as_asked)
+        # A layer that got its scheme shows what the scheme costs; where none did, the format's own figure stands.
+        nominal = sum(d.bits * d.parameters for d in as_asked) / asked if asked else float(parse_scheme(scheme).weight.bits)
+        achieved = sum(d.bits * d.parameters for d in members) / max(parameters, 1)
+        out.append(SchemeSummary(scheme, len(members), parameters, nominal, achieved))
+    return out
