@@ -10,6 +10,7 @@ from pathlib import Path
 from torch import fx
 
 from mixplan.passes.base import Pass, PassContext, PassResult
+from mixplan.passes.blame import working_on
 from mixplan.passes.dump import graph_text
 from mixplan.passes.rewriting import VALUES, stamp_origins
 from mixplan.passes.spec import Level, check_graph
@@ -101,11 +102,13 @@ class PassManager:
         try:
             result = one(graph, context)
         except InternalError as error:
-            raise PassError(f"Pass {one.name}: {error.message}", hint=_after(done)) from error
+            # Rules name the node themselves.
+            where = "" if error.message.startswith("Rule ") or " node " in error.message else working_on(error)
+            raise PassError(f"Pass {one.name}{where}: {error.message}", hint=_after(done)) from error
         except MixplanError:
             raise
         except Exception as error:
-            raise PassError(f"Pass {one.name} failed: {type(error).__name__}: {error}", hint=_after(done)) from error
+            raise PassError(f"Pass {one.name} failed{working_on(error)}: {type(error).__name__}: {error}", hint=_after(done)) from error
         if not isinstance(result, PassResult):
             raise PassError(f"Pass {one.name} returned {type(result).__name__}; a pass returns a PassResult.")
         return result

@@ -146,7 +146,8 @@ class Rewriter:
         """Let `new` stand for `old` everywhere, and erase what is dead then. Without `same_value` the numbers are laid out otherwise."""
         if same_value and is_tensor(old) and (dims(old) != dims(new) or dtype_of(old) != dtype_of(new)):
             raise InternalError(
-                f"Rule {self.rule} replaces {old.name} {dtype_of(old)} {list(dims(old))} by {new.name} {dtype_of(new)} {list(dims(new))}."
+                f"Rule {self.rule} replaces {old.name} {dtype_of(old)} {list(dims(old))} by {new.name} {dtype_of(new)} {list(dims(new))}"
+                f" ({source_line(old) or 'no source line'})."
             )
         if same_value and new.op == "call_function":
             if "origin" in old.meta:

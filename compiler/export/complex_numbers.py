@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from mixplan.compiler.export.editing import insert
-from mixplan.compiler.export.mixing import source_line
+from mixplan.compiler.export.model_code import source_line
 from mixplan.runtime.errors import UnsupportedError
 
 __all__ = ["rewrite_complex"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import traceback
 from typing import Any
 
 import torch
@@ -11,7 +10,8 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from mixplan.compiler.export.context import ExportContext
-from mixplan.compiler.export.mixing import is_model_code
+from mixplan.compiler.export.guards import BrokenGuard, GuardWatch, watching_guards
+from mixplan.compiler.export.model_code import model_line
 from mixplan.runtime.errors import MixplanError, UnsupportedError
 
 __all__ = ["export"]
@@ -29,10 +29,16 @@ def export(module: nn.Module, args: tuple[Any, ...], context: ExportContext) -> 
 
     UnsupportedError gives the deepest line of the model's own code and the reason.
     """
+    with watching_guards() as watch:
+        return _bounded(module, args, context, watch)
+
+
+def _bounded(module: nn.Module, args: tuple[Any, ...], context: ExportContext, watch: GuardWatch) -> ExportedProgram:
     refused: Exception | None = None
     bounds = [_LONGEST]
     while bounds:
         bound = bounds.pop()
+        watch.limits.clear()
         try:
             return _export(module, args, bound, context, deferred=False)
         except MixplanError:
@@ -41,7 +47,7 @@ def export(module: nn.Module, args: tuple[Any, ...], context: ExportContext) -> 
             refused = error
             guards = _guards(str(error))
             if not guards:
-                raise _refusal(error) from error
+                raise _refusal(error, watch) from error
         if _hold(guards, bound):
             # Conditions on T that are always true, but that torch cannot prove: make them run-time checks, which are dropped.
             try:
@@ -53,7 +59,7 @@ def export(module: nn.Module, args: tuple[Any, ...], context: ExportContext) -> 
         sizes = [int(number) - 1 for guard in guards for number in re.findall(r"\b\d+\b", guard)]
         bounds = [size for size in sizes if _SHORTEST <= size < bound][-1:]
     assert refused is not None, "there is at least one bound"
-    raise _refusal(refused) from refused
+    raise _refusal(refused, watch) from refused
 
 
 def _export(module: nn.Module, args: tuple[Any, ...], bound: int, context: ExportContext, *, deferred: bool) -> ExportedProgram:
@@ -84,28 +90,22 @@ def _hold(guards: list[str], bound: int) -> bool:
         return False
 
 
-def _refusal(error: Exception) -> UnsupportedError:
+def _refusal(error: Exception, watch: GuardWatch) -> UnsupportedError:
     text, guards = str(error).strip(), _guards(str(error))
+    where = model_line(error)
+    if isinstance(error, BrokenGuard):
+        where, guards = error.guard.line, [] if error.guard.fixes else [error.guard.text]
+    elif guards and watch.limits:
+        where = watch.limits[0].line
     if guards:
         reason = f"its code does not work for every number of tokens T in a step, but needs {'; '.join(guards[:2])}"
-    elif "specialized it to be a constant" in text:
+    elif isinstance(error, BrokenGuard) or "specialized it to be a constant" in text:
         reason = "its code fixes the number of tokens in a step (a loop over the tokens, or a recurrence)"
     elif "MaskKind" in text:
         reason = "it computes with its attention mask, instead of handing it to the attention interface (sparse attention that picks keys)"
     else:
         reason = f"{type(error).__name__}: {' '.join(line.strip() for line in text.splitlines()[:3])[:600]}"
-    where = model_line(error)
     return UnsupportedError(
         f"the model cannot be captured as one graph: {reason}{f' (at {where})' if where else ''}",
         hint="Decoders that mix tokens by causal attention alone are supported; other state and data-dependent control flow are not.",
     )
-
-
-def model_line(error: BaseException) -> str:
-    """file:line of the deepest frame that is neither torch's nor mixplan's, with the source text; "" where there is none."""
-    found = ""
-    for frame in traceback.extract_tb(error.__traceback__):
-        path = frame.filename.replace("\\", "/")
-        if is_model_code(path) and ("/models/" in path or "site-packages" not in path):
-            found = f"{'/'.join(path.split('/')[-2:])}:{frame.lineno}: {(frame.line or '').strip()}"
-    return found

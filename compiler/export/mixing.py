@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
+from mixplan.compiler.export.model_code import source_line
 from mixplan.passes.fx_ops import attention, grouped_linear  # noqa: F401  the ops this file speaks of
 from mixplan.runtime.errors import UnsupportedError
 
-__all__ = ["check_mixing", "is_model_code", "source_line"]
+__all__ = ["check_mixing"]
 
-_PACKAGE = Path(__file__).resolve().parents[2]
-_OURS = (str(_PACKAGE / "compiler"), str(_PACKAGE / "passes"))
 # Ops that keep every token's values with the token, whatever their other arguments are.
 _LOCAL = frozenset(
     "view reshape _unsafe_view unsqueeze squeeze flatten unflatten transpose permute t expand expand_as view_as reshape_as type_as to "
@@ -63,22 +61,6 @@ def check_mixing(module: fx.GraphModule, tokens: torch.SymInt) -> None:
                 f"node {node.name!r} ({node.target}) {reason}, outside of attention{f'; it comes from {where}' if where else ''}",
                 hint="Only causal attention may mix tokens; convolutions, recurrences and sums along the sequence are not supported.",
             )
-
-
-def is_model_code(path: str) -> bool:
-    """Whether a source file is the model's, not torch's, mixplan's or generated code."""
-    return "/torch/" not in path and not path.startswith(("<", *_OURS))
-
-
-def source_line(node: fx.Node) -> str:
-    """file:line: text of the deepest line of the model's code that made the node; "" where it is not known."""
-    frames = [line.strip() for line in str(node.meta.get("stack_trace") or "").splitlines()]
-    places = [(frame, frames[i + 1] if i + 1 < len(frames) else "") for i, frame in enumerate(frames) if frame.startswith("File ")]
-    for frame, text in reversed(places):
-        path, line = frame.split('"')[1], frame.split("line ")[1].split(",")[0]
-        if is_model_code(path):
-            return f"{'/'.join(path.split('/')[-2:])}:{line}: {text}"
-    return ""
 
 
 class _Checker:
