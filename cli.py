@@ -1,10 +1,11 @@
 """The command line. Each command imports what it needs inside its function, so that `mixplan --help` is instant.
 
-Exit codes: 0 done, 1 a fault of ours, 2 the user's mistake. Errors are one message on stderr; `--debug` adds the traceback.
+Exit codes: 0 done, 1 a fault of ours, 2 the user's mistake, 130 interrupted. Errors are one message on stderr; `--debug` adds the traceback.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,6 +49,9 @@ class _Commands(click.Group):
             raise
         except BrokenPipeError:
             ctx.exit(0)
+        except KeyboardInterrupt:
+            click.echo("\ninterrupted", err=True)
+            ctx.exit(130)
         except Exception as error:  # the outermost boundary: whatever is left is a fault of ours
             if debug:
                 raise
@@ -74,7 +78,13 @@ def _emit_json(data: Any) -> None:
 def _table(title: str, *columns: str) -> Table:
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    class Plain(Table):
+        """Cells are text from anywhere: nothing in them may steer the terminal."""
+
+        def add_row(self, *cells: Any, **settings: Any) -> None:
+            super().add_row(*("".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in str(cell)) for cell in cells), **settings)
+
+    table = Plain(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
     for column in columns:
         name, _, align = column.partition(":")
         table.add_column(name, justify="right" if align == "r" else "left", overflow="fold")
@@ -84,9 +94,12 @@ def _table(title: str, *columns: str) -> Table:
 def _show(*parts: Any) -> None:
     from rich.console import Console
 
-    console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
-    for part in parts:
-        console.print(part)
+    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=not sys.stdout.isatty())
+    with console.capture() as shown:
+        for part in parts:
+            console.print(part)
+    # Not by rich itself, which ends the process with its own exit code where the reader of a pipe has left.
+    click.echo(shown.get(), nl=False)
 
 
 @main.command()
@@ -158,6 +171,15 @@ def _render_chat() -> Any:
     return render_plan_chat
 
 
+def _utf8(data: bytes, what: str) -> str:
+    from mixplan.runtime.errors import RequestError
+
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise RequestError(f"{what} is not UTF-8: {error}.", hint="Convert it first, for example with iconv.") from None
+
+
 @main.command()
 @click.argument("plan", type=click.Path(path_type=Path))
 @click.argument("prompt", required=False)
@@ -189,7 +211,9 @@ def run(plan: Path, prompt: str | None, stats: bool, as_json: bool, **options: A
     if prompt is None or prompt == "-":
         if sys.stdin.isatty():
             raise click.UsageError("No prompt. Give it as an argument, or pipe it in.")
-        prompt = sys.stdin.read()
+        prompt = _utf8(sys.stdin.buffer.read(), "The prompt")
+    elif any("\ud800" <= character <= "\udfff" for character in prompt):
+        prompt = _utf8(os.fsencode(prompt), "The prompt")  # bytes that the locale has no characters for
     emit = None if as_json else lambda text: click.echo(text, nl=False)
     result = run_prompt(plan, prompt, emit=emit, render_chat=_render_chat(), **options)
     if as_json:
@@ -230,10 +254,28 @@ def inspect(plan: Path, as_json: bool) -> None:
     "--text", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Text to compare logits on. Default: a short built-in one."
 )
 @click.option("--tokens", type=click.IntRange(2), default=256, show_default=True, help="Tokens of the text to use.")
-@click.option("--json", "as_json", is_flag=True)
-def verify(plan: Path, model: str | None, text: Path | None, tokens: int, as_json: bool) -> None:
-    """Check a plan: digests, schema, bounds. With MODEL: every node and the logits against torch."""
+@click.option(
+    "--max-diff",
+    type=click.FloatRange(min=0),
+    metavar="X",
+    help="Fail if a logit differs by more than X times the largest logit. Default: 2e-4 for FP32 plans, no limit for others.",
+)
+@click.option("--min-snr", type=float, metavar="DB", help="Fail if a compared node has a lower SNR. Default: no limit.")
+@click.option("--json", "as_json", is_flag=True, help="The report as JSON.")
+@click.pass_context
+def verify(ctx: click.Context, plan: Path, model: str | None, text: Path | None, as_json: bool, **options: Any) -> None:
+    """Check a plan: digests, schema, bounds. With MODEL, also compare it with torch running MODEL.
+
+    With MODEL, the logits are compared as the plan's own device computes them, and the nodes that have a counterpart in MODEL's graph
+    on the reference device. Exit code 1 if a limit is missed. That MODEL is not the plan's source is a warning.
+
+    \b
+    mixplan verify smol.plan
+    mixplan verify smol.plan ./SmolLM2-135M-Instruct --tokens 64 --max-diff 0.2
+    """
     if model is None:
+        if text is not None or options["max_diff"] is not None or options["min_snr"] is not None:
+            raise click.UsageError("--text, --max-diff and --min-snr need MODEL, to compare with.")
         from mixplan.runtime.inspect_plan import check_plan
 
         data = check_plan(plan)
@@ -241,8 +283,10 @@ def verify(plan: Path, model: str | None, text: Path | None, tokens: int, as_jso
         return
     from mixplan.compiler.verify import verify_plan
 
-    report = verify_plan(plan, model, text=None if text is None else text.read_text(encoding="utf-8"), tokens=tokens)
+    report = verify_plan(plan, model, text=None if text is None else _utf8(text.read_bytes(), str(text)), **options)
     _emit_json(report.to_dict()) if as_json else _show(*report.render(_table))
+    if not report.passed:
+        ctx.exit(1)
 
 
 @main.command()

@@ -24,13 +24,15 @@ from mixplan.compiler.partition import Partition, partition
 from mixplan.compiler.progress import Progress
 from mixplan.compiler.provenance import provenance
 from mixplan.compiler.report import CompileReport, RegionSummary, summarize_schemes
+from mixplan.compiler.sources import SourceHashes
 from mixplan.passes.base import PassContext, PassOptions
 from mixplan.passes.manager import PassManager, PipelineReport
-from mixplan.passes.pipeline import LEVELS, default_passes
-from mixplan.passes.precision.overrides import Override, parse_override
+from mixplan.passes.pipeline import pass_manager
+from mixplan.passes.precision.overrides import parse_override
 from mixplan.passes.precision.schemes import Scheme, parse_scheme
 from mixplan.runtime.dtypes import DType
 from mixplan.runtime.errors import InternalError, OptionError, OutputError, PlanError
+from mixplan.runtime.formats import GROUP_SIZES
 from mixplan.runtime.plan import SCHEMA_VERSION, Plan
 from mixplan.runtime.plan_check import check_plan
 from mixplan.runtime.plan_io import write_manifest
@@ -50,8 +52,8 @@ class _Options:
     """The caller's options, parsed and checked."""
 
     scheme: Scheme
-    overrides: tuple[Override, ...]
-    passes: tuple[str, ...]
+    manager: PassManager
+    pass_options: PassOptions
     dump: Path | None
     targets: tuple[str, ...]
     levels: tuple[str, ...]
@@ -68,6 +70,12 @@ class _Clock:
 
     progress: Progress | None
     seconds: dict[str, float] = field(default_factory=dict)
+    parallel: tuple[str, ...] = ()
+
+    def beside(self, *stages: str) -> None:
+        """Stages that run beside others, and put in their seconds themselves."""
+        self.parallel += stages
+        self.seconds.update(dict.fromkeys(stages, 0.0))
 
     def run(self, stage: str, work: Callable[[], Any]) -> Any:
         if self.progress is not None:
@@ -108,7 +116,8 @@ def compile(  # noqa: A001 - the package's verb
     of them runs goes to the reference device. isa: levels to build, all by default. kv_dtype: "f32" or "f16"; by default f32 for FP32 and
     BF16, else f16. progress(stage, fraction) is called now and then.
 
-    The plan appears whole or not at all. Raises CheckpointError, UnsupportedError (naming node, op and source line), OptionError,
+    The plan appears whole or not at all. Options are checked before the checkpoint is opened, overrides against the model's layers before
+    weights are read or kernels compiled. Raises CheckpointError, UnsupportedError (naming node, op and source line), OptionError,
     OutputError.
     """
     options = _parse(
@@ -120,6 +129,7 @@ def compile(  # noqa: A001 - the package's verb
         try:
             captured: Captured = clock.run("capture", checkpoint.capture)
             report = _compile(captured, root, options, clock)
+            report.warnings += checkpoint.notes
         finally:
             checkpoint.close()
     report.output = Path(output)
@@ -134,9 +144,8 @@ def compile(  # noqa: A001 - the package's verb
 def _compile(captured: Captured, root: Path, options: _Options, clock: _Clock) -> CompileReport:
     constants = Constants(captured.weights)
     tied = dict(getattr(captured, "tied", {}))
-    wanted = PassOptions(scheme=options.scheme, overrides=options.overrides, target=options.targets[0], user_passes=options.passes)
-    context = PassContext(options=wanted, tied=tied)
-    passed: PipelineReport = clock.run("passes", lambda: _run_passes(captured, context, options))
+    context = PassContext(options=options.pass_options, tied=tied)
+    passed: PipelineReport = clock.run("passes", lambda: options.manager.run(captured.graph, context, dump=options.dump))
     lowered: Lowered = clock.run("lower", lambda: lower(passed.graph, constants))
     parts = partition(lowered.values, lowered.nodes, lowered.outputs, [get_target(name) for name in options.targets])
     layout = make_layout(lowered.values, lowered.sources, options.shard_bytes)
@@ -159,13 +168,16 @@ def _compile(captured: Captured, root: Path, options: _Options, clock: _Clock) -
         rejections=tuple(str(rejection) for rejection in context.rejections),
     )
     _check(plan)
-    with ThreadPoolExecutor(1) as pool:
+    clock.beside("sources", "kernels")
+    with SourceHashes(captured.source.files) as hashes, ThreadPoolExecutor(1) as pool:
         kernels = pool.submit(_timed, clock, "kernels", lambda: build_regions(plan, options.levels))
         total = max(layout.nbytes, 1)
         watch = None if clock.progress is None else (lambda done: clock.progress("weights", done / total))  # type: ignore[misc]
         known = clock.run("weights", lambda: write_weights(root, layout, values, lowered.sources, constants, progress=watch))
         built: list[BuiltRegion] = kernels.result()
-    plan = msgspec.structs.replace(plan, regions=write_regions(root, built))
+        origin = msgspec.structs.replace(plan.provenance, source_files=hashes.result())
+        clock.seconds["sources"] = hashes.seconds
+    plan = msgspec.structs.replace(plan, regions=write_regions(root, built), provenance=origin)
     with reporting_disk_errors(root):
         for name, data in sorted(captured.files.items()):
             (root / name).write_bytes(data)
@@ -186,11 +198,6 @@ def _timed(clock: _Clock, stage: str, work: Callable[[], Any]) -> Any:
     result = work()
     clock.seconds[stage] = perf_counter() - started
     return result
-
-
-def _run_passes(captured: Captured, context: PassContext, options: _Options) -> PipelineReport:
-    manager = PassManager(default_passes(context.options), LEVELS)
-    return manager.run(captured.graph, context, dump=options.dump)
 
 
 def _report(
@@ -229,6 +236,7 @@ def _report(
         matches=dict(passed.matches),
         rejections=plan.rejections,
         seconds=clock.seconds,
+        parallel=clock.parallel,
     )
 
 
@@ -255,7 +263,10 @@ def _parse(
     if not targets:
         raise OptionError("targets is empty; give at least one, such as 'cpu'.")
     for name in targets:
-        get_target(name)
+        get_target(name).resolve_levels(isa or ())
+    if group_size not in GROUP_SIZES:
+        raise OptionError(f"group_size is {group_size}; allowed are {', '.join(map(str, GROUP_SIZES))}.")
+    pass_options = PassOptions(scheme=parsed, overrides=rules, target=targets[0], user_passes=tuple(passes))
     if not 1 <= max_step_tokens <= 8192:
         raise OptionError(f"max_step_tokens is {max_step_tokens}; allowed are 1 to 8192.")
     if kv_dtype is not None and kv_dtype not in _KV_DTYPES:
@@ -272,8 +283,8 @@ def _parse(
     }
     return _Options(
         scheme=parsed,
-        overrides=rules,
-        passes=tuple(passes),
+        manager=pass_manager(pass_options),
+        pass_options=pass_options,
         dump=None if dump is None else Path(dump),
         targets=tuple(targets),
         levels=tuple(isa or ()),

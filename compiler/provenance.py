@@ -15,7 +15,7 @@ _PACKAGES = ("torch", "transformers", "gguf", "numpy", "ziglang")
 
 
 def provenance(captured: Captured, options: dict[str, str], seed: int) -> Provenance:
-    """The record that goes into the plan."""
+    """The record that goes into the plan, but for the digests of the source files, which are still being worked out."""
     versions = {"mixplan": mixplan.__version__, "python": f"{sys.version_info.major}.{sys.version_info.minor}"}
     for name in _PACKAGES:
         try:
@@ -25,7 +25,7 @@ def provenance(captured: Captured, options: dict[str, str], seed: int) -> Proven
     return Provenance(
         source_format=captured.source.format,
         source_name=captured.source.name,
-        source_files=dict(sorted(captured.source.files.items())),
+        source_files={},
         options={key: text for key, text in options.items() if text},
         versions=versions,
         seed=seed,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,8 @@ from torch import fx
 
 from mixplan.compiler.frontends import open_checkpoint
 from mixplan.compiler.replay import Replay, load_parameters
+from mixplan.compiler.sources import SourceHashes
+from mixplan.compiler.verify_report import Coverage, LogitReport, NodeReport, VerifyReport, default_limit, failures, source_warnings
 from mixplan.runtime import load
 from mixplan.runtime.errors import RequestError
 from mixplan.runtime.model import Model
@@ -24,6 +26,10 @@ __all__ = ["LogitReport", "NodeReport", "VerifyReport", "verify_plan"]
 
 Floats = NDArray[np.float32]
 _NODE_TOKENS = 32
+# Why nodes of a plan are not compared.
+_NO_ORIGIN = "made by fusion, without a counterpart"
+_OTHER_SHAPE = "of another shape than their counterpart"
+_NOT_RUN = "not computed in a step"
 _TEXT = (
     "The lighthouse keeper wrote down the weather every evening: wind from the north-west, a falling barometer, rain before "
     "midnight. In 1893 the log ran to 365 pages, and not one of them was blank. When the ships stopped coming, he kept writing, "
@@ -33,82 +39,60 @@ _TEXT = (
 )
 
 
-@dataclass(frozen=True)
-class NodeReport:
-    """One node of the plan against the captured node that computes the same value. `snr` is in dB, infinite where they are equal."""
-
-    node: str
-    op: str
-    origin: str
-    max_abs: float
-    snr: float
-
-
-@dataclass(frozen=True)
-class LogitReport:
-    """Logits over a text. `kl` is the mean Kullback-Leibler divergence of the plan's distribution from the model's, in nats."""
-
-    tokens: int
-    max_abs: float
-    relative: float
-    same_top: float
-    kl: float
-    perplexity: float
-    model_perplexity: float
-
-
-@dataclass(frozen=True)
-class VerifyReport:
-    """What `mixplan verify PLAN MODEL` says. `compared` nodes of `total` have a counterpart of equal shape."""
-
-    logits: LogitReport
-    nodes: tuple[NodeReport, ...]
-    compared: int
-    total: int
-    placement: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything, as JSON can hold it (an infinite SNR is null)."""
-        data = asdict(self)
-        for node in data["nodes"]:
-            node["snr"] = node["snr"] if np.isfinite(node["snr"]) else None
-        return data
-
-    def render(self, table: Callable[..., Any]) -> list[Any]:
-        """Rich tables, made by `table(title, *columns)`: the logits, and the twenty worst nodes."""
-        logits = table("Logits on the text", "figure", "value:r")
-        for name, value in asdict(self.logits).items():
-            logits.add_row(name.replace("_", " "), f"{value:.6g}")
-        worst = table(f"\nNodes: {self.compared} of {self.total} compared, worst first", "node", "op", "max abs:r", "SNR dB:r")
-        for node in sorted(self.nodes, key=lambda n: n.snr)[:20]:
-            worst.add_row(node.node, node.op, f"{node.max_abs:.3g}", f"{node.snr:.1f}")
-        return [logits, worst]
-
-
-def verify_plan(plan: str | Path, model: str | Path | nn.Module, *, text: str | None = None, tokens: int = 256) -> VerifyReport:
+def verify_plan(
+    plan: str | Path,
+    model: str | Path | nn.Module,
+    *,
+    text: str | None = None,
+    tokens: int = 256,
+    max_diff: float | None = None,
+    min_snr: float | None = None,
+) -> VerifyReport:
     """Compare the plan with the model that it was compiled from, in float32 by torch, on the first `tokens` tokens of a text.
 
-    Nodes run on the reference device, logits as the plan's own devices compute them. Holds the model's weights in memory.
+    Logits are as the plan's own devices compute them; nodes run on the reference device. max_diff limits the largest difference of a
+    logit, relative to the largest logit (2e-4 for FP32 plans if not given), min_snr the SNR of every compared node, in dB; limits that are
+    missed stand in the report's `failures`. A model of other files than the plan's is a warning, one of another vocabulary RequestError.
+    Holds the model's weights in memory.
     """
     checkpoint = open_checkpoint(model)
     try:
         captured = checkpoint.capture()
-        load_parameters(captured.graph, captured.weights)
+        with SourceHashes(captured.source.files) as hashes:
+            load_parameters(captured.graph, captured.weights)
+            digests = hashes.result()
     finally:
         checkpoint.close()
     with load(plan) as running:
+        record = running.plan
+        if record.model.vocab_size != captured.model.vocab_size:
+            raise RequestError(
+                f"The plan has a vocabulary of {record.model.vocab_size}, the model one of {captured.model.vocab_size}.",
+                hint=f"Give the checkpoint that the plan was compiled from: {record.provenance.source_name}.",
+            )
         ids = _token_ids(running, text, tokens)
-        logits = _logits(running, ids)
+        got = _logits(running, ids)
         placement = tuple(f"{place.region}: {place.device} ({place.isa})" for place in running.placement)
     wanted = Replay(captured.graph).step(ids, list(range(len(ids))), [0] * len(ids)).numpy()
-    nodes, compared, total = _nodes(plan, captured.graph, ids[:_NODE_TOKENS])
-    return VerifyReport(_compare_logits(logits, wanted, ids), nodes, compared, total, placement)
+    nodes, coverage = _nodes(plan, captured.graph, ids[:_NODE_TOKENS])
+    logits = _compare_logits(got, wanted, ids)
+    limit = default_limit(record) if max_diff is None else max_diff
+    return VerifyReport(
+        logits=logits,
+        nodes=nodes,
+        coverage=coverage,
+        placement=placement,
+        max_diff=limit,
+        min_snr=min_snr,
+        warnings=source_warnings(record, digests),
+        failures=failures(logits, nodes, limit, min_snr),
+    )
 
 
 def _token_ids(running: Model, text: str | None, tokens: int) -> list[int]:
     limit = min(tokens, running.plan.model.context_length)
     if "tokenizer.json" in running.plan.files:
-        ids = running.tokenizer.encode(text or _TEXT)[:limit]
+        ids = running.tokenizer.encode(_TEXT if text is None else text)[:limit]
     elif text is None:
         ids = np.random.default_rng(0).integers(0, running.plan.model.vocab_size, limit).tolist()
     else:
@@ -150,45 +134,59 @@ def _compare_logits(got: Floats, wanted: Floats, ids: Sequence[int]) -> LogitRep
 
 
 class _Recorder(Replay):
-    """A replay that keeps the results of some nodes."""
+    """A replay that keeps the results of some nodes, and counts those that are tensors."""
 
     def __init__(self, graph: fx.GraphModule, names: set[str]) -> None:
         super().__init__(graph)
         self.names = names
         self.seen: dict[str, NDArray[Any]] = {}
+        self.tensors: set[str] = set()
 
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
-        if n.name in self.names and hasattr(result, "detach"):
-            self.seen[n.name] = result.detach().numpy().copy()
+        if n.op == "call_function" and hasattr(result, "detach"):
+            self.tensors.add(n.name)
+            if n.name in self.names:
+                self.seen[n.name] = result.detach().numpy().copy()
         return result
 
 
-def _nodes(plan: str | Path, graph: fx.GraphModule, ids: Sequence[int]) -> tuple[tuple[NodeReport, ...], int, int]:
+def _nodes(plan: str | Path, graph: fx.GraphModule, ids: Sequence[int]) -> tuple[tuple[NodeReport, ...], Coverage]:
     with load(plan, device="reference", verify="manifest") as running:
         ids = ids[: running.max_step_tokens]
         places, sequences = list(range(len(ids))), [0] * len(ids)
         nodes = running.plan.nodes
         recorder = _Recorder(graph, {node.origin for node in nodes if node.origin})
         recorder.step(ids, places, sequences)
-        wanted = {running.plan.values[node.outputs[0]].name: node for node in nodes if node.origin in recorder.seen}
-        reports: dict[str, NodeReport] = {}
+        by_value = {running.plan.values[node.outputs[0]].name: node for node in nodes}
+        reasons = {node.name: _NO_ORIGIN if node.origin not in recorder.seen else _NOT_RUN for node in nodes}
+        reports: list[NodeReport] = []
 
         def tap(name: str, array: NDArray[Any]) -> None:
-            node = wanted.get(name)
-            if node is None or recorder.seen[node.origin].shape != array.shape:
+            node = by_value.get(name)
+            if node is None or reasons.get(node.name) != _NOT_RUN:
                 return
-            reports[name] = _compare(node.name, node.op, node.origin, array, recorder.seen[node.origin])
+            wanted = recorder.seen[node.origin]
+            if wanted.shape != array.shape:
+                reasons[node.name] = _OTHER_SHAPE
+                return
+            del reasons[node.name]
+            reports.append(_compare(node.name, node.op, node.origin, array, wanted))
 
         running.step(ids, places, sequences, "all", tap=tap)
-    return tuple(reports.values()), len(reports), len(nodes)
+    skipped = dict(sorted(Counter(reasons.values()).items()))
+    fused = recorder.tensors - {node.origin for node in nodes}
+    reports.sort(key=lambda report: report.snr)
+    return tuple(reports), Coverage(len(reports), len(nodes), skipped, len(fused), len(recorder.tensors))
 
 
 def _compare(name: str, op: str, origin: str, got: NDArray[Any], wanted: NDArray[Any]) -> NodeReport:
     a, b = got.astype(np.float64), wanted.astype(np.float64)
     # Masked elements are infinite on both sides.
     finite = np.isfinite(b)
-    noise, signal = np.where(finite, a - b, 0.0), np.where(finite, b, 0.0)
+    if not np.isfinite(a[finite]).all():
+        return NodeReport(name, op, origin, float("inf"), float("-inf"))
+    noise, signal = np.where(finite, a, 0.0) - np.where(finite, b, 0.0), np.where(finite, b, 0.0)
     power = float(np.square(noise).sum())
     snr = float("inf") if power == 0 else 10 * float(np.log10(max(float(np.square(signal).sum()), 1e-300) / power))
     return NodeReport(name, op, origin, float(np.abs(noise).max(initial=0.0)), snr)

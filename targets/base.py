@@ -69,6 +69,9 @@ class Target(Protocol):
     def capabilities(self) -> Capabilities:
         """What the target can do on this machine."""
 
+    def resolve_levels(self, wanted: Sequence[str]) -> tuple[str, ...]:
+        """The levels that `compile` makes where `wanted` are asked for, () where it makes none. OptionError for a name it does not know."""
+
     def supports(self, node: Node, values: Sequence[Value]) -> Support:
         """Whether the target runs `node`; `values` are all values of the plan, indexed by the node's inputs and outputs."""
 

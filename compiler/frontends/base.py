@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from torch import fx
@@ -15,11 +16,11 @@ __all__ = ["Captured", "Checkpoint", "Source"]
 
 @dataclass(frozen=True)
 class Source:
-    """Where a plan comes from: goes into its provenance. `files` maps the base names of the files read to their SHA-256 (hex)."""
+    """Where a plan comes from: goes into its provenance, the files by their SHA-256. `files` maps their base names to where they are."""
 
     format: str
     name: str
-    files: dict[str, str] = field(default_factory=dict)
+    files: dict[str, Path] = field(default_factory=dict)
 
 
 @dataclass
@@ -42,6 +43,10 @@ class Captured:
 
 class Checkpoint(Protocol):
     """An opened checkpoint. Opening has checked that its files are there and well-formed; weights are read later."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know about it: text files that are missing, were converted, or cannot be used as they are."""
 
     def capture(self) -> Captured:
         """Export the model. May be called once."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +62,4 @@ class HfCheckpoint:
 
     def _source(self) -> Source:
         paths = [self.folder / name for name in _HASHED] + [file.path for file in self.tensors.files]
-        return Source("huggingface", self.folder.resolve().name, {path.name: _sha256(path) for path in paths if path.is_file()})
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return Source("huggingface", self.folder.resolve().name, {path.name: path for path in paths if path.is_file()})

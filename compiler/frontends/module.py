@@ -35,6 +35,11 @@ class ModuleCheckpoint:
         else:
             _check_inputs(module, example_inputs)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """A module in memory has no tokenizer with it."""
+        return ("a module in memory has no tokenizer, so the plan takes token ids only",)
+
     def capture(self) -> Captured:
         """Export the module."""
         captured = capture_decoder(self.module) if self.transformers else capture_module(self.module)

@@ -71,5 +71,12 @@ def _all_names(layers: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]
 
 def _suggest(override: Override, layers: Mapping[str, Sequence[str]]) -> str:
     names = [name for group in _all_names(layers).values() for name in group]
-    near = difflib.get_close_matches(override.pattern, names, n=_NEAR, cutoff=0.4) or names[:_NEAR]
+    near = sorted(names, key=lambda name: -_likeness(override.pattern, name))[:_NEAR]
     return f"Layers with near names: {', '.join(near)}." if near else "The model has no layers to override."
+
+
+def _likeness(pattern: str, name: str) -> float:
+    """0 to 1: of the pattern, without its regular expression's signs, and the end of the name that has as many parts."""
+    plain = re.sub(r"[^\w.]|\\[a-z]", "", pattern.replace("\\.", ".")).strip(".")
+    tail = ".".join(name.split(".")[-plain.count(".") - 1 :])
+    return difflib.SequenceMatcher(None, plain, tail).ratio()

@@ -52,6 +52,10 @@ class CpuTarget:
             available = Support(False, str(error))
         return Capabilities(self.name, available, default_levels(), formats=("f32", "bf16", "i8", "i4"), activations=("f32", "bf16", "i8"))
 
+    def resolve_levels(self, wanted: Sequence[str]) -> tuple[str, ...]:
+        """See Target.resolve_levels."""
+        return resolve_levels(wanted)
+
     def supports(self, node: Node, values: Sequence[Value]) -> Support:
         """See Target.supports."""
         reason = unsupported_reason(node, values)

@@ -19,6 +19,10 @@ class NullTarget:
         """Everything, wrongly."""
         return Capabilities(self.name, Support(True), notes={"results": "all zeros"})
 
+    def resolve_levels(self, wanted: Sequence[str]) -> tuple[str, ...]:
+        """None: there is no native code to make."""
+        return ()
+
     def supports(self, node: Node, values: Sequence[Value]) -> Support:
         """Always yes."""
         return Support(True)

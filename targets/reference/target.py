@@ -19,6 +19,10 @@ class ReferenceTarget:
         """Everything, slowly."""
         return Capabilities(self.name, Support(True), formats=("f32", "bf16", "i8", "i4"), activations=("f32", "bf16", "i8"))
 
+    def resolve_levels(self, wanted: Sequence[str]) -> tuple[str, ...]:
+        """None: there is no native code to make."""
+        return ()
+
     def supports(self, node: Node, values: Sequence[Value]) -> Support:
         """Yes to every op of the op table."""
         from mixplan.runtime.ops.table import OPS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -69,6 +70,12 @@ class Decoder(nn.Module):
     def counted(self, q: Any, k: Any, v: Any, count: int) -> Any:
         return v * count
 
+    def branching(self, q: Any, k: Any, v: Any, count: int) -> Any:
+        return v if v.sum() > 0 else -v
+
+    def looping(self, q: Any, k: Any, v: Any, count: int) -> Any:
+        return torch.stack([v[:, :, i] for i in range(count)], 2)
+
     def last(self, q: Any, k: Any, v: Any, count: int) -> Any:
         return v + v[:, :, -1:]
 
@@ -112,6 +119,17 @@ def test_mixing_is_refused_with_node_and_line(kind: str, reason: str) -> None:
     assert "node '" in str(caught.value) and "models/test_capture_modules.py:" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("kind", "reason", "line"),
+    [("branching", "data-dependent", "return v if v.sum() > 0 else -v"), ("looping", "fixes the number of tokens", "return torch.stack([")],
+)
+def test_what_cannot_be_traced_is_refused_with_the_modules_line(kind: str, reason: str, line: str) -> None:
+    """Not with one of mixplan's, wherever the package lies."""
+    with pytest.raises(UnsupportedError, match=reason) as caught:
+        open_checkpoint(Decoder(kind).eval()).capture()
+    assert re.search(r"\(at models/test_capture_modules\.py:\d+: " + re.escape(line), str(caught.value))
+
+
 def test_modules_that_take_something_else() -> None:
     with pytest.raises(UnsupportedError, match=r"the first example input of Linear is torch.float32 \[1, 3\]"):
         open_checkpoint(nn.Linear(3, 4), example_inputs=(torch.zeros(1, 3),))
@@ -122,7 +140,11 @@ def test_modules_that_take_something_else() -> None:
 @pytest.mark.parametrize(
     ("model_type", "reason"),
     [
-        ("mamba", "fixes the number of tokens in a step"),
+        ("mamba", r"fixes the number of tokens in a step.*\(at mamba/modeling_mamba.py:\d+: for "),
+        (
+            "qwen3_next",
+            r"not work for every number of tokens T in a step, but needs .*64.*\(at qwen3_next/modeling_qwen3_next.py:\d+: ",
+        ),
         ("doge", r"computes with its attention mask.*modeling_doge.py:\d+"),
         ("lfm3", "convolves"),
     ],

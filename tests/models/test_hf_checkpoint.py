@@ -61,7 +61,7 @@ def test_weights_have_the_models_names(model_type: str, tmp_path: Path) -> None:
     got = Replay(captured.graph).step([5, 6, 7], [0, 1, 2], [0, 0, 0])
     assert float((got - want).abs().max()) < 1e-5 * float(want.abs().max())
     assert captured.model.architecture == model_type and captured.model.eos_token_ids == (2,)
-    assert all(len(digest) == 64 for digest in captured.source.files.values()) and "config.json" in captured.source.files
+    assert all(path.is_file() for path in captured.source.files.values()) and "config.json" in captured.source.files
     checkpoint.close()
 
 
@@ -107,8 +107,8 @@ WRONG: dict[str, tuple[Callable[[Path], Any], type[Exception], str]] = {
     "remote code": (edit_config(model_type="x", auto_map={"AutoConfig": "a.B"}), UnsupportedError, "defined by Python code inside"),
     "no language model": (edit_config(model_type="vit"), UnsupportedError, "no causal language model"),
     "quantized": (edit_config(quantization_config={"quant_method": "gptq"}), UnsupportedError, r"already quantized \(gptq\)"),
-    "config asks for more layers": (edit_config(num_hidden_layers=3), CheckpointError, "that the config asks for are not in"),
-    "config asks for fewer layers": (edit_config(num_hidden_layers=1), CheckpointError, "belong to nothing that the config"),
+    "config asks for more layers": (edit_config(num_hidden_layers=3), CheckpointError, r"config asks for .*, not in the checkpoint"),
+    "config asks for fewer layers": (edit_config(num_hidden_layers=1), CheckpointError, "for which the config has no place"),
     "config asks for other sizes": (
         edit_config(intermediate_size=96),
         CheckpointError,

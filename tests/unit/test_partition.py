@@ -21,6 +21,9 @@ class _Target:
     def capabilities(self) -> Capabilities:
         return Capabilities(self.name, Support(True))
 
+    def resolve_levels(self, wanted: Sequence[str]) -> tuple[str, ...]:
+        return ()
+
     def supports(self, node: Node, values: Sequence[Value]) -> Support:
         return Support(node.op not in ("sort", "topk"), f"op {node.op!r} has no kernel")
 
