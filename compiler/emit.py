@@ -18,7 +18,7 @@ from mixplan.compiler.constants import Constants
 from mixplan.compiler.layout import ALIGNMENT, Group, Layout, Shard
 from mixplan.compiler.lowering.builder import Source
 from mixplan.compiler.lowering.operands import PackedWeight
-from mixplan.compiler.output import reporting_disk_errors
+from mixplan.compiler.output import reporting_disk_errors, size_text
 from mixplan.compiler.packed import chunks, dense_array, pack_chunk
 from mixplan.compiler.quantize import not_finite
 from mixplan.runtime.errors import InternalError, OutputError
@@ -66,7 +66,7 @@ def write_weights(
     free = shutil.disk_usage(root).free
     if free < needed:
         raise OutputError(
-            f"There is no room for the weights: they need {needed / 1e9:.2f} GB, and {free / 1e9:.2f} GB are free in {root.parent}.",
+            f"There is no room for the weights: they need {size_text(needed)}, and {size_text(free)} are free in {root.parent}.",
             hint="Free some space, write elsewhere, or choose a scheme of fewer bits.",
         )
     entries: dict[str, FileEntry] = {}

@@ -8,12 +8,12 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from mixplan.runtime.errors import OutputError
 
-__all__ = ["new_directory", "reporting_disk_errors"]
+__all__ = ["new_directory", "reporting_disk_errors", "size_text"]
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -29,23 +29,22 @@ def new_directory(output: Path, *, force: bool) -> Iterator[Path]:
     output = Path(os.path.abspath(output))  # noqa: PTH100 - resolve() would follow a symlink that is to be replaced
     _check_target(output, force)
     temporary = output.parent / f".{output.name}.tmp-{os.getpid()}"
-    with reporting_disk_errors(output):
-        output.parent.mkdir(parents=True, exist_ok=True)
-        _remove_leftovers(output)
-        try:
-            temporary.mkdir()
-        except FileExistsError:
-            raise OutputError(f"{output} is being written by another compile of this process.") from None
-    try:
+    with ExitStack() as undo:
+        with reporting_disk_errors(output):
+            _make_parents(output.parent, undo)
+            _remove_leftovers(output)
+            try:
+                temporary.mkdir()
+            except FileExistsError:
+                raise OutputError(f"{output} is being written by another compile of this process.") from None
+        # After an exchange, this is the plan that was replaced.
+        undo.callback(shutil.rmtree, temporary, ignore_errors=True)
         yield temporary
         with reporting_disk_errors(output):
             _flush(temporary)
             _check_target(output, force)
             _move(temporary, output)
             _flush_entry(output.parent)
-    finally:
-        # After an exchange, this is the plan that was replaced.
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 @contextmanager
@@ -56,12 +55,38 @@ def reporting_disk_errors(output: Path, needed: int | None = None) -> Iterator[N
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             free = _free(output)
-            need = "" if needed is None else f" The plan needs {needed / 1e9:.2f} GB;"
+            need = "" if needed is None else f" The weights need {size_text(needed)};"
             raise OutputError(
-                f"There is no room for {output}: {error.strerror}.{need} {free / 1e9:.2f} GB are free there.",
+                f"There is no room for {_final(output)}: {error.strerror}.{need} {size_text(free)} are free there.",
                 hint="Free some space, write elsewhere, or choose a scheme of fewer bits.",
             ) from error
-        raise OutputError(f"{output} cannot be written: {error.strerror or error}.", hint="Choose another output path.") from error
+        raise OutputError(f"{_final(output)} cannot be written: {error.strerror or error}.", hint="Choose another output path.") from error
+
+
+def size_text(nbytes: int) -> str:
+    """A number of bytes as people say it."""
+    return f"{nbytes / 1e9:.2f} GB" if nbytes >= 1e8 else f"{nbytes / 1e6:.2f} MB"
+
+
+def _final(path: Path) -> Path:
+    """The output's own name for its temporary one, which no caller has heard of."""
+    match = re.fullmatch(r"\.(.+)\.tmp-\d+", path.name)
+    return path.with_name(match[1]) if match else path
+
+
+def _make_parents(folder: Path, undo: ExitStack) -> None:
+    """Make the folders that are missing. `undo` removes them again, where they are still empty at the end."""
+    missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
+    for parent in reversed(missing):
+        parent.mkdir(exist_ok=True)
+        undo.callback(_remove_empty, parent)
+    if not folder.is_dir():
+        raise OutputError(f"The plan cannot be written: {folder} is not a folder.", hint="Choose another output path.")
+
+
+def _remove_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def _free(output: Path) -> int:

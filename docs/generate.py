@@ -25,7 +25,8 @@ def cli_page() -> str:
         usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
         parts += [f"## mixplan {name}\n", f"```text\n{usage}\n```\n", *_help(command), _options(command, context)]
     parts.append(
-        "## Exit codes\n\n0: done. 1: a fault of mixplan. 2: the caller can mend it, or wrong usage. See [Errors](errors.md).\n\n"
+        "## Exit codes\n\n0: done. 1: a fault of mixplan, or a limit of `verify` that is missed. "
+        "2: the caller can mend it, or wrong usage. 130: interrupted. See [Errors](errors.md).\n\n"
         "## Environment\n\n"
         "| variable | is |\n|---|---|\n"
         "| `MIXPLAN_CC` | the compiler to use instead of the one in the `ziglang` wheel: `gcc` or `clang` |\n"

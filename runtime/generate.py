@@ -160,6 +160,8 @@ def _params(
         params = SamplingParams.from_defaults(model.plan.model.generation, **settings)
     if isinstance(params, SamplingParams):
         return [params] * count
+    if not isinstance(params, Sequence) or not all(isinstance(one, SamplingParams) for one in params):
+        raise RequestError(f"params is {params!r}; it must be SamplingParams, or a list of them.", hint="Or give settings by keyword.")
     if len(params) != count:
         raise RequestError(f"There are {len(params)} params for {count} prompts; give one for all, or one each.")
     return list(params)
@@ -236,6 +238,8 @@ class _Request:
 def _prompt_ids(model: SteppingModel, prompt: Prompt, text: bool) -> tuple[list[int], Tokenizer | None]:
     """Token ids, and the tokenizer that turns new ones into text: None where no text is wanted or the plan has no tokenizer."""
     tokenizer: Tokenizer | None
+    if not isinstance(prompt, (Sequence, np.ndarray)) or isinstance(prompt, (bytes, bytearray)):
+        raise RequestError(f"The prompt is {type(prompt).__name__}; it must be text, a list of token ids or a list of chat messages.")
     if isinstance(prompt, str):
         tokenizer = model.tokenizer
         ids = tokenizer.encode(prompt)

@@ -63,6 +63,9 @@ def load(
     """
     started = perf_counter()
     check_options(device, threads)
+    for name, number in (("max_sequences", max_sequences), ("kv_tokens", kv_tokens), ("max_step_tokens", max_step_tokens)):
+        if number is not None and not isinstance(number, int):
+            raise OptionError(f"{name} is {number!r}; it must be a whole number.")
     loaded = read_plan(path, verify=verify)
     try:
         check_decoder(loaded.plan)
@@ -220,8 +223,10 @@ class Model:
 
     def truncate(self, sequence: int, length: int) -> None:
         """Forget a sequence's tokens from position `length` on."""
+        if not isinstance(length, int | np.integer):
+            raise RequestError(f"A sequence is cut to a whole number of tokens, not {length!r}.")
         with self._lock:
-            self._cache.truncate(sequence, length)
+            self._cache.truncate(sequence, int(length))
 
     def free(self, sequence: int) -> None:
         """Forget a sequence and give its pages back. One never seen is empty already."""

@@ -99,5 +99,5 @@ def check_options(device: str, threads: int | None) -> None:
     """OptionError for values that no device could take."""
     if not device:
         raise OptionError("device is empty; give 'auto', 'cpu', 'reference' or another device's name.")
-    if threads is not None and not 1 <= threads <= 1024:
-        raise OptionError(f"threads is {threads}; allowed are 1 to 1024.")
+    if threads is not None and not (isinstance(threads, int) and 1 <= threads <= 1024):
+        raise OptionError(f"threads is {threads!r}; allowed are 1 to 1024.")

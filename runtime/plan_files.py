@@ -92,6 +92,10 @@ class PlanFile:
             self.fd = -1
         self._map = None
 
+    def __del__(self) -> None:
+        """A plan that nobody closed gives its descriptors back with its last reference."""
+        self.close()
+
 
 class PlanDirectory:
     """An open plan directory, below which files are opened without following symlinks."""
@@ -104,6 +108,8 @@ class PlanDirectory:
             raise PlanError(f"There is no plan at {root}.", hint="A plan is made by: mixplan compile MODEL -o OUT.plan") from None
         except OSError as error:
             raise PlanError(f"{root} is not a plan directory: {error.strerror}.") from None
+        except ValueError as error:  # a null byte
+            raise PlanError(f"{str(root)!r} is not a path: {error}.") from None
 
     def close(self) -> None:
         """Close the directory; open files stay open."""

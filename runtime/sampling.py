@@ -53,6 +53,8 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         stop: Any = self.stop
+        if not isinstance(stop, (str, list, tuple, set, frozenset)):
+            raise RequestError(f"stop is {stop!r}; it must be a string, or a list of strings.")
         object.__setattr__(self, "stop", (stop,) if isinstance(stop, str) else tuple(stop))
         _number("temperature", self.temperature, 0.0, math.inf, "0 (greedy) or more")
         _integer("top_k", self.top_k, 0, "0 (off) or more")

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Captured", "Checkpoint", "Source", "open_checkpoint"]
 
+_HINT = "Give a Hugging Face model directory (config.json and safetensors) or a .gguf file."
+
 
 def open_checkpoint(source: str | Path | nn.Module, *, example_inputs: tuple[Any, ...] | None = None) -> Checkpoint:
     """Open a Hugging Face directory, a GGUF file, or an nn.Module in memory.
@@ -24,16 +26,21 @@ def open_checkpoint(source: str | Path | nn.Module, *, example_inputs: tuple[Any
 
         return ModuleCheckpoint(source, example_inputs)
     path = Path(source).expanduser()
-    if path.is_dir():
+    try:
+        folder, there = path.is_dir(), path.exists()
+    except OSError as error:  # a name that no file can have, or a folder that may not be looked into
+        raise CheckpointError(f"{path}: {error.strerror}", hint=_HINT) from None
+    if folder:
         from mixplan.compiler.frontends.hf import HfCheckpoint
 
         return HfCheckpoint(path)
-    if not path.exists():
-        raise CheckpointError(
-            f"{path}: no such file or directory", hint="Give a Hugging Face model directory (config.json and safetensors) or a .gguf file."
-        )
-    with path.open("rb") as file:
-        magic = file.read(4)
+    if not there:
+        raise CheckpointError(f"{path}: no such file or directory", hint=_HINT)
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror}", hint=_HINT) from None
     if magic == b"GGUF" or path.suffix == ".gguf":
         from mixplan.compiler.frontends.gguf import GgufCheckpoint
 

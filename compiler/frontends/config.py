@@ -18,12 +18,19 @@ def read_json(path: Path, *, required: bool = False) -> dict[str, Any]:
             raise CheckpointError(f"{path.parent}: {path.name} is missing", hint="Give a Hugging Face model directory, or a .gguf file.")
         return {}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_constant)
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: cannot be read as JSON: {error}") from None
     if not isinstance(content, dict):
         raise CheckpointError(f"{path}: expected a JSON object, got {type(content).__name__}")
     return content
+
+
+def _constant(name: str) -> float:
+    """Infinity stands in real configs, as a limit that is none; NaN is never meant."""
+    if name == "NaN":
+        raise ValueError("it holds NaN, which is no number")
+    return float(name)
 
 
 def load_config(folder: Path) -> Any:
@@ -56,7 +63,8 @@ def load_config(folder: Path) -> Any:
             f"{path}: the checkpoint is already quantized ({method})",
             hint="Compile from the original weights; mixplan quantizes them itself.",
         )
-    content.pop("auto_map", None)
+    for name in ("auto_map", "attn_implementation", "_attn_implementation"):
+        content.pop(name, None)
     try:
         return AutoConfig.for_model(**content)
     except Exception as error:

@@ -12,11 +12,11 @@ from mixplan.compiler.capture import capture_decoder
 from mixplan.compiler.frontends.base import Captured, Source
 from mixplan.compiler.frontends.build import build_model
 from mixplan.compiler.frontends.gguf_config import gguf_config, rope_factors
-from mixplan.compiler.frontends.text import model_record
+from mixplan.compiler.frontends.text import check_record, model_record
 from mixplan.compiler.tokenizer.gguf import gguf_text_assets
 from mixplan.compiler.weights.gguf import GgufWeights
 from mixplan.compiler.weights.gguf_file import GgufFile
-from mixplan.runtime.errors import CheckpointError, MissingExtraError, MixplanError, UnsupportedError
+from mixplan.runtime.errors import CheckpointError, MissingExtraError, UnsupportedError
 
 __all__ = ["GgufCheckpoint"]
 
@@ -35,7 +35,7 @@ class GgufCheckpoint:
             _check_whole(self.file)
             self.config: Any = gguf_config(self.file)
             self.assets = gguf_text_assets(self.file)
-            self.model: Any = _build(self.config, path)
+            self.model: Any = build_model(self.config, path)
             self.weights = GgufWeights(self.model, self.file)
             _scale_frequencies(self.model, self.file)
         except BaseException:
@@ -54,6 +54,7 @@ class GgufCheckpoint:
         record = msgspec.structs.replace(
             model_record(self.config, {}, parameters), bos_token_id=self.assets.bos_token_id, eos_token_ids=self.assets.eos_token_ids
         )
+        check_record(record, self.path)
         return Captured(captured.graph, self.weights, record, self._source(), dict(self.assets.files), captured.tied)
 
     def close(self) -> None:
@@ -71,18 +72,6 @@ def _check_whole(file: GgufFile) -> None:
             f"{file.path} is one of the {parts} parts of a split GGUF file; mixplan reads whole files.",
             hint="Merge the parts first: llama-gguf-split --merge FIRST_PART WHOLE.gguf",
         )
-
-
-def _build(config: Any, path: Path) -> Any:
-    try:
-        return build_model(config)
-    except MixplanError:
-        raise
-    except Exception as error:  # sizes that do not go together fail anywhere in a model's constructors
-        raise CheckpointError(
-            f"{path}: no {config.model_type!r} model can be made of its metadata: {type(error).__name__}: {error}.",
-            hint="Convert the model to GGUF again.",
-        ) from error
 
 
 def _scale_frequencies(model: Any, file: GgufFile) -> None:

@@ -12,7 +12,7 @@ from mixplan.compiler.capture import capture_decoder
 from mixplan.compiler.frontends.base import Captured, Source
 from mixplan.compiler.frontends.build import build_model
 from mixplan.compiler.frontends.config import load_config, read_json
-from mixplan.compiler.frontends.text import model_record
+from mixplan.compiler.frontends.text import check_record, model_record
 from mixplan.compiler.tokenizer.hf import hf_text_assets
 from mixplan.compiler.weights.converted import ConvertedWeights
 from mixplan.compiler.weights.directory import ShardedTensors
@@ -32,7 +32,7 @@ class HfCheckpoint:
         self.assets = hf_text_assets(folder)
         self.tensors = ShardedTensors(folder)
         try:
-            self.model: Any = build_model(self.config)
+            self.model: Any = build_model(self.config, folder / "config.json")
             self.weights = ConvertedWeights(self.model, self.tensors)
         except BaseException:
             self.tensors.close()
@@ -54,6 +54,7 @@ class HfCheckpoint:
         record = model_record(self.config, self.generation, parameters)
         if self.assets.files:  # the tokenizer knows its own end tokens
             record = msgspec.structs.replace(record, bos_token_id=self.assets.bos_token_id, eos_token_ids=self.assets.eos_token_ids)
+        check_record(record, self.folder)
         return Captured(captured.graph, self.weights, record, self._source(), dict(self.assets.files), captured.tied)
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from torch import nn
 from mixplan.compiler.capture import CapturedGraph, capture_decoder, capture_module
 from mixplan.compiler.export.wrapper import position_argument
 from mixplan.compiler.frontends.base import Captured, Source
-from mixplan.compiler.frontends.text import model_record
+from mixplan.compiler.frontends.text import check_record, model_record
 from mixplan.compiler.weights.memory import ModuleWeights
 from mixplan.runtime.errors import OptionError, UnsupportedError
 from mixplan.runtime.plan import Model
@@ -61,7 +61,9 @@ class ModuleCheckpoint:
         parameters = sum(parameter.numel() for parameter in self.module.parameters())
         if self.transformers:
             generation = getattr(self.module, "generation_config", None)
-            return model_record(self.module.config, generation.to_diff_dict() if generation is not None else {}, parameters)
+            record = model_record(self.module.config, generation.to_diff_dict() if generation is not None else {}, parameters)
+            check_record(record, type(self.module).__name__)
+            return record
         nodes = list(captured.graph.graph.nodes)
         return Model(
             architecture=type(self.module).__name__,

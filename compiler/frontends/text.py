@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from mixplan.runtime.errors import CheckpointError, RequestError
 from mixplan.runtime.plan import Model
+from mixplan.runtime.sampling import SamplingParams
 
-__all__ = ["context_length", "model_record"]
+__all__ = ["check_record", "context_length", "model_record"]
 
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 _LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_sequence_length", "seq_length")
@@ -29,6 +31,25 @@ def model_record(config: Any, generation: dict[str, Any], parameters: int) -> Mo
         eos_token_ids=tuple(eos) if isinstance(eos, list | tuple) else () if eos is None else (int(eos),),
         generation=sampling,
     )
+
+
+def check_record(record: Model, where: object) -> None:
+    """CheckpointError where the config says what no plan can hold; `where` is the checkpoint."""
+    most = 1 << 31
+    if not 1 <= record.context_length < most:
+        raise CheckpointError(
+            f"{where}: the config allows {record.context_length} positions; it must be from 1 to 2^31 - 1.", hint="Correct config.json."
+        )
+    for token in (*record.eos_token_ids, *(() if record.bos_token_id is None else (record.bos_token_id,))):
+        if type(token) is not int or not 0 <= token < most:
+            raise CheckpointError(
+                f"{where}: {token!r} is said to be the id of a first or last token; ids are from 0 to 2^31 - 1.",
+                hint="Correct bos_token_id and eos_token_id in config.json and generation_config.json.",
+            )
+    try:
+        SamplingParams.from_defaults(record.generation)
+    except (RequestError, OverflowError) as error:
+        raise CheckpointError(f"{where}: generation_config.json: {error}", hint="Correct that setting, or take it out.") from None
 
 
 def context_length(text: Any) -> int:

@@ -78,7 +78,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         return {}
     try:
         value = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not valid JSON: {error}.", hint="Download or write the file again.") from error
     if not isinstance(value, dict):
         raise CheckpointError(
@@ -104,7 +104,10 @@ def _template(root: Path, settings: Mapping[str, Any]) -> str | None:
     """The chat template: its own file first, then tokenizer_config.json; of several named ones the default."""
     path = root / "chat_template.jinja"
     if path.is_file():
-        return path.read_text(encoding="utf-8")
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise CheckpointError(f"{path} cannot be read: {error}.", hint="Download the file again, or remove it.") from error
     value = _read_json(root / "chat_template.json").get("chat_template") or settings.get("chat_template")
     if isinstance(value, list):
         named = {item.get("name"): item.get("template") for item in value if isinstance(item, dict)}

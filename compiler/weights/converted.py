@@ -184,7 +184,7 @@ class ConvertedWeights:
         where = self._tensors.folder
         hint = "config.json and the weights disagree: take both from the same revision of the checkpoint."
         if missing:
-            raise CheckpointError(f"{where}: {_some(missing)} that the config asks for are not in the checkpoint", hint=hint)
+            raise CheckpointError(f"{where}: the config asks for {_some(missing)}, not in the checkpoint", hint=hint)
         for name, shape in wanted.items():
             stored = next((n for n in (name, *self._ties.get(name, ())) if n in self._group), name)
             if self._shape.get(stored, shape) != shape:
@@ -202,7 +202,7 @@ class ConvertedWeights:
                         hint="Quantized checkpoints are not read; compile from the original weights.",
                     )
         if extra:
-            raise CheckpointError(f"{where}: {_some(extra)} in the checkpoint belong to nothing that the config describes", hint=hint)
+            raise CheckpointError(f"{where}: the checkpoint has {_some(extra)}, for which the config has no place", hint=hint)
 
 
 def _ties(model: Any) -> dict[str, tuple[str, ...]]:

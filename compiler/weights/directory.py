@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,12 @@ class ShardedTensors:
                 raise CheckpointError(f"{index}: tensor {name!r} is said to be in {shard}, which does not hold it")
 
     def _refuse(self) -> None:
+        for name in (_INDEX, _SINGLE):
+            if os.path.lexists(self.folder / name):
+                raise CheckpointError(
+                    f"{self.folder}: {name} is not a file that can be read (a link whose target is gone, a directory or a pipe)",
+                    hint="Fetch that file again.",
+                )
         others = sorted(p.name for p in self.folder.glob("*.safetensors"))
         if others:
             raise CheckpointError(
@@ -95,7 +102,7 @@ class ShardedTensors:
 def _weight_map(index: Path) -> dict[str, str]:
     try:
         content: Any = json.loads(index.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{index}: cannot be read as JSON: {error}") from None
     weight_map = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(weight_map, dict) or not weight_map or not all(isinstance(v, str) for v in weight_map.values()):

@@ -139,7 +139,9 @@ class _CpuRegion:
         if self._handle is None:
             raise InternalError("The region is closed.")
         if self._process != os.getpid():
-            raise InternalError("The plan was loaded before this process was forked; its threads stayed behind. Load it again here.")
+            raise RequestError(
+                "The plan was loaded before this process was forked, and its threads stayed behind.", hint="Load it in this process."
+            )
         given = [self._input(step, index, value, inputs) for index, value in self._inputs]
         made, offset = [], 0
         for _, value in self._outputs:

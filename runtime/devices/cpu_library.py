@@ -136,7 +136,9 @@ def _from_plan(plan: LoadedPlan, region: Region, levels: tuple[str, ...]) -> Lib
 
 def _rebuilt(plan: LoadedPlan, region: Region, level: str) -> Library:
     why = "has no kernels for this CPU" if plan.trusted else f"is not trusted ({plan.trust_reason})"
-    command = [sys.executable, "-P", "-m", "mixplan.targets.cpu", "rebuild", str(plan.root), "--region", region.name, "--isa", level]
+    command = [sys.executable, "-P", "-m", "mixplan.targets.cpu", "rebuild", f"--region={region.name}", f"--isa={level}"]
+    # The kernels must be those of the plan that was verified, not of one that was put in its place since.
+    command += [f"--digest={plan.digest}", "--", str(plan.root)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_REBUILD_TIMEOUT, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

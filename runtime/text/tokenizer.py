@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from mixplan.runtime.errors import PlanError, RequestError, UnsupportedError
@@ -12,6 +13,17 @@ if TYPE_CHECKING:
     from mixplan.runtime.plan_io import LoadedPlan
 
 __all__ = ["Tokenizer"]
+
+
+@contextmanager
+def _sound() -> Iterator[None]:
+    """PlanError where the library fails: a panic inside it is no Exception, and would pass every handler."""
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise PlanError(f"tokenizer.json is malformed: {error}.", hint="Compile the plan again.") from error
 
 
 class Tokenizer:
@@ -25,10 +37,8 @@ class Tokenizer:
             raise UnsupportedError(
                 "Text needs the package tokenizers, which is not installed.", hint="Run: pip install tokenizers"
             ) from error
-        try:
+        with _sound():
             self._backend: Any = Backend.from_str(data.decode("utf-8"))
-        except Exception as error:  # the library raises bare exceptions
-            raise PlanError(f"tokenizer.json is malformed: {error}.", hint="Compile the plan again.") from error
         # A checkpoint's settings for training batches have no place in inference.
         self._backend.no_truncation()
         self._backend.no_padding()
@@ -50,9 +60,11 @@ class Tokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids. `add_special_tokens`: also the BOS or EOS that the model expects around a text; off for a rendered chat."""
         try:
-            return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+            text.encode("utf-8")
         except UnicodeEncodeError as error:
-            raise RequestError(f"The text is not valid Unicode: {error}.") from error
+            raise RequestError(f"The text is not valid Unicode: {error}.", hint="Read it with the encoding that it has.") from None
+        with _sound():
+            return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
 
     def encode_chat(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> list[int]:
         """Token ids of messages put into the model's chat template."""
@@ -62,7 +74,8 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Text of token ids; ids that the tokenizer does not know read as nothing."""
-        return str(self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
+        with _sound():
+            return str(self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
 
     def token_to_id(self, token: str) -> int | None:
         """The id of a token by its exact text, None where there is none."""

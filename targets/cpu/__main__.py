@@ -9,19 +9,21 @@ from __future__ import annotations
 import argparse
 import sys
 
-from mixplan.runtime.errors import MixplanError, OptionError, UnsupportedError
+from mixplan.runtime.errors import MixplanError, OptionError, PlanError, UnsupportedError
 from mixplan.runtime.plan_io import read_plan
 
 __all__ = ["main"]
 
 
-def _rebuild(path: str, name: str, level: str) -> str:
+def _rebuild(path: str, name: str, level: str, digest: str | None) -> str:
     from mixplan.targets.cpu.cache import cached_kernel, kernel_key
     from mixplan.targets.cpu.render import render_region
     from mixplan.targets.cpu.target import unsupported_reason
     from mixplan.targets.cpu.toolchain import find_compiler
 
     with read_plan(path, verify="manifest") as loaded:
+        if digest is not None and loaded.digest != digest:
+            raise PlanError(f"{path} was changed while it was loaded.", hint="Load it again.")
         plan = loaded.plan
         region = next((region for region in plan.regions if region.name == name), None)
         if region is None:
@@ -44,9 +46,10 @@ def main(arguments: list[str] | None = None) -> int:
     rebuild.add_argument("plan")
     rebuild.add_argument("--region", required=True)
     rebuild.add_argument("--isa", required=True)
+    rebuild.add_argument("--digest", help="SHA-256 that plan.json must have")
     given = parser.parse_args(arguments)
     try:
-        sys.stdout.write(_rebuild(given.plan, given.region, given.isa) + "\n")
+        sys.stdout.write(_rebuild(given.plan, given.region, given.isa, given.digest) + "\n")
     except MixplanError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code

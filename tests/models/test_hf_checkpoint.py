@@ -114,8 +114,8 @@ WRONG: dict[str, tuple[Callable[[Path], Any], type[Exception], str]] = {
         CheckpointError,
         r"shape \[128, 64\], but the config asks for \[96, 64\]",
     ),
-    "missing tensor": (edit_weights(lambda t: t.pop("model.norm.weight")), CheckpointError, "'model.norm.weight' that the config"),
-    "unknown tensor": (edit_weights(lambda t: t.update(extra=torch.zeros(2))), CheckpointError, "'extra' in the checkpoint belong"),
+    "missing tensor": (edit_weights(lambda t: t.pop("model.norm.weight")), CheckpointError, "config asks for tensor 'model.norm.weight'"),
+    "unknown tensor": (edit_weights(lambda t: t.update(extra=torch.zeros(2))), CheckpointError, "the checkpoint has tensor 'extra'"),
     "integer weights": (edit_weights(to_int8), CheckpointError, "'model.norm.weight' in model.safetensors has dtype I8"),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), CheckpointError, "no weights"),
 }

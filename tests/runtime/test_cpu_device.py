@@ -18,7 +18,7 @@ from mixplan.runtime import load
 from mixplan.runtime.devices import cpu_library
 from mixplan.runtime.devices.cpu import CpuDevice
 from mixplan.runtime.devices.cpu_info import isa_level_names, runnable_levels
-from mixplan.runtime.errors import CapacityError, InternalError, OptionError, PlanError, UnsupportedError
+from mixplan.runtime.errors import CapacityError, OptionError, PlanError, RequestError, UnsupportedError
 from mixplan.runtime.hal import CacheSpec, DeviceOptions
 from mixplan.runtime.plan_io import read_plan
 from mixplan.targets.base import CompileOptions
@@ -61,7 +61,7 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_library, "_rebuilt", lambda *a: pytest.fail("the kernels were compiled anew"))
 
 
-@pytest.mark.parametrize("level", isa_level_names())
+@pytest.mark.parametrize("level", default_levels())
 def test_trusted_kernels_run_at_each_level(toy: Any, cpu_plan: Callable[..., Path], no_compiler: None, level: str) -> None:
     if level not in runnable_levels():
         pytest.skip(f"this CPU cannot run {level}")
@@ -128,7 +128,7 @@ def test_a_forked_child_is_told_and_does_not_hang(cpu_plan: Callable[..., Path])
             try:
                 model.step([1], [0], [0])
                 os._exit(1)
-            except InternalError:
+            except RequestError:
                 model.close()
                 os._exit(0)
         assert os.waitpid(child, 0)[1] == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mixplan.runtime.dtypes import DType
+from mixplan.runtime.errors import UnsupportedError
 from mixplan.runtime.plan import Node, Value
 from mixplan.targets.cpu.codegen.builder import ALWAYS_PARALLEL, Builder
 from mixplan.targets.cpu.codegen.layout import contiguous, last_contiguous
@@ -35,7 +36,10 @@ def emit_attention(builder: Builder, node: Node, index: int) -> None:
     layer = integer(node, "layer")
     slot = builder.layers.index(layer)
     heads = f"{q.shape[-2]}, {k.shape[-2]}, {k.shape[-1]}, {v.shape[-1]}"
-    storage = _STORAGE[builder.plan.attention[layer].dtype]
+    kept = builder.plan.attention[layer].dtype
+    if kept not in _STORAGE:
+        raise UnsupportedError(f"Attention layer {layer} keeps {kept.value}; the CPU kernels keep {', '.join(d.value for d in _STORAGE)}.")
+    storage = _STORAGE[kept]
     builder.kv[slot] = f"kv_bytes_per_page<{k.shape[-2]}, {k.shape[-1]}, {v.shape[-1]}, {storage}>()"
     for kernel in ("attention_append", "attention"):
         w = Writer()

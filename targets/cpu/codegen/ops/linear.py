@@ -147,5 +147,6 @@ def emit_embedding(builder: Builder, node: Node, index: int) -> None:
     w.line(f"a.ids = {w.pointer(ids)};")
     arguments = _weight(builder, node, 1, index, w)
     w.line(f"a.y = {w.pointer(y, write=True)}; a.ldy = {k}; a.m = {ids.size}; a.rows = {integer(node, 'rows')};")
+    w.line("for (int64_t i = c.tid; i < a.m; i += c.nt) if (a.ids[i] < 0 || a.ids[i] >= a.rows) fail(c);")
     w.line(f"embedding<{arguments}, {k}, {integer(node, 'group_size')}>(a, c.tid, c.nt);")
     builder.emit(w, index, ids.size * k)

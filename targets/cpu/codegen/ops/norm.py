@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mixplan.runtime.dtypes import DType
-from mixplan.runtime.plan import Node
+from mixplan.runtime.plan import Node, Value
 from mixplan.targets.cpu.codegen.builder import Builder
 from mixplan.targets.cpu.codegen.layout import contiguous, last_contiguous, rows
 from mixplan.targets.cpu.codegen.ops.common import integer, number
@@ -12,7 +14,18 @@ from mixplan.targets.cpu.codegen.ref import Ref, collapse
 from mixplan.targets.cpu.codegen.types import literal
 from mixplan.targets.cpu.codegen.writer import Writer
 
-__all__ = ["emit_norm", "emit_quantize"]
+__all__ = ["check_quantize", "emit_norm", "emit_quantize"]
+
+# The kernels keep a normalized row on the stack, of which a worker thread has 1 MiB.
+_MOST_COLUMNS = 1 << 16
+
+
+def check_quantize(node: Node, values: Sequence[Value]) -> str:
+    """Why the fused kernels cannot run the node, "" if they can."""
+    columns = values[node.inputs[0]].shape[-1]
+    if not isinstance(columns, int) or columns > _MOST_COLUMNS:
+        return f"rows of {columns} elements; the kernel takes at most {_MOST_COLUMNS}"
+    return ""
 
 
 def _parameters(builder: Builder, node: Node, index: int, w: Writer) -> None:

@@ -14,7 +14,7 @@ from mixplan.targets.cpu.codegen.ops.elementwise import check as check_pointwise
 from mixplan.targets.cpu.codegen.ops.index import emit_gather, emit_index_nd, emit_scatter
 from mixplan.targets.cpu.codegen.ops.linear import check_weight, emit_embedding, emit_grouped, emit_linear, emit_linear_q
 from mixplan.targets.cpu.codegen.ops.matmul import emit_matmul
-from mixplan.targets.cpu.codegen.ops.norm import emit_norm, emit_quantize
+from mixplan.targets.cpu.codegen.ops.norm import check_quantize, emit_norm, emit_quantize
 from mixplan.targets.cpu.codegen.ops.reduce import REDUCTIONS, emit_reduce
 from mixplan.targets.cpu.codegen.ops.rope import emit_rope
 from mixplan.targets.cpu.codegen.ops.shape import emit_cat, emit_iota, emit_pad, emit_triangle
@@ -53,5 +53,6 @@ EMITTERS: dict[str, Emitter] = {
 CHECKS: dict[str, Check] = {
     **dict.fromkeys(sorted(POINTWISE), check_pointwise),
     **dict.fromkeys(("linear", "gated_linear", "linear_q", "gated_linear_q", "grouped_linear", "embedding"), check_weight),
+    **dict.fromkeys(("rms_norm_quant", "layer_norm_quant"), check_quantize),
     "attention": check_attention,
 }

@@ -1,0 +1,34 @@
+"""What the CPU target leaves to the reference device, and indices that a plan's constants get wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mixplan.runtime.dtypes import DType
+from mixplan.runtime.errors import RequestError
+from mixplan.runtime.plan import Node, Sym, Value
+from mixplan.targets.cpu.target import unsupported_reason
+
+T = Sym("T")
+
+
+@pytest.mark.parametrize("op", ["rms_norm_quant", "layer_norm_quant"])
+def test_rows_that_would_not_fit_a_thread_s_stack_are_refused(op: str) -> None:
+    def reason(columns: int) -> str:
+        values = [Value(name="x", kind="input", dtype=DType.f32, shape=(1, T, columns))]
+        return unsupported_reason(Node(op=op, inputs=(0,), outputs=()), values)
+
+    assert reason(1 << 16) == ""
+    assert "at most 65536" in reason((1 << 16) + 1)
+
+
+def test_an_embedding_id_beyond_the_table_is_an_error(kit: Any) -> None:
+    ids = kit.ids(11, T, least=10)
+    kit.op("embedding", ids, kit.const(np.zeros((1, 8, 16), np.float32)), -1, -1, format="f32", rows=10, columns=8)
+    region = kit.open("portable")
+    with pytest.raises(RequestError, match=r"Op embedding .*out of range"):
+        region.run(kit.step(7, 1), kit.data(7, 1))
+    region.close()
