@@ -1,6 +1,7 @@
 """The command line. Each command imports what it needs inside its function, so that `mixplan --help` is instant.
 
-Exit codes: 0 done, 1 a fault of ours, 2 the user's mistake, 130 interrupted. Errors are one message on stderr; `--debug` adds the traceback.
+Exit codes: 0 done, 1 a fault of ours (or a limit of `verify` that is missed), 2 the user's mistake, 130 interrupted. Errors are one message
+on stderr; `--debug` adds the traceback.
 """
 
 from __future__ import annotations
