@@ -12,6 +12,7 @@ from mixplan.compiler.capture import capture_decoder
 from mixplan.compiler.frontends.base import Captured, Source
 from mixplan.compiler.frontends.build import build_model
 from mixplan.compiler.frontends.gguf_config import gguf_config, rope_factors
+from mixplan.compiler.frontends.quiet import quiet_transformers
 from mixplan.compiler.frontends.text import check_record, model_record
 from mixplan.compiler.tokenizer.gguf import gguf_text_assets
 from mixplan.compiler.weights.gguf import GgufWeights
@@ -24,6 +25,7 @@ __all__ = ["GgufCheckpoint"]
 class GgufCheckpoint:
     """An opened GGUF file. Opening checks header, metadata and tensor table against each other; `capture` exports the model."""
 
+    @quiet_transformers()
     def __init__(self, path: Path) -> None:
         try:
             import gguf  # noqa: F401
@@ -47,6 +49,7 @@ class GgufCheckpoint:
         """What the user should know about the text side of the checkpoint."""
         return self.assets.notes
 
+    @quiet_transformers()
     def capture(self) -> Captured:
         """Export the model; parameters are read later, through `weights`."""
         captured = capture_decoder(self.model)

@@ -12,6 +12,7 @@ from mixplan.compiler.capture import capture_decoder
 from mixplan.compiler.frontends.base import Captured, Source
 from mixplan.compiler.frontends.build import build_model
 from mixplan.compiler.frontends.config import load_config, read_json
+from mixplan.compiler.frontends.quiet import quiet_transformers
 from mixplan.compiler.frontends.text import check_record, model_record
 from mixplan.compiler.tokenizer.hf import hf_text_assets
 from mixplan.compiler.weights.converted import ConvertedWeights
@@ -25,6 +26,7 @@ _HASHED = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer
 class HfCheckpoint:
     """An opened directory. Opening checks config and headers against each other; `capture` exports the model."""
 
+    @quiet_transformers()
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.config: Any = load_config(folder)
@@ -43,6 +45,7 @@ class HfCheckpoint:
         """What the user should know about the text side of the checkpoint."""
         return self.assets.notes
 
+    @quiet_transformers()
     def capture(self) -> Captured:
         """Export the model; persistent buffers are read now, parameters later through `weights`."""
         buffers = dict(self.model.named_buffers())

@@ -6,13 +6,15 @@ Both sides derive the orders from the plan, so that nothing of it has to be stor
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import json
 
-from mixplan.runtime.plan import Plan, Region
+from mixplan.runtime.plan import Attr, Plan, Region
 
-__all__ = ["ABI_VERSION", "CreateArgs", "StepArgs", "attention_layers", "region_constants"]
+__all__ = ["ABI_VERSION", "CreateArgs", "StepArgs", "attention_layers", "region_constants", "region_fingerprint"]
 
 # Raised with every change of frame.h or of the orders below.
-ABI_VERSION = 1
+ABI_VERSION = 2
 
 
 def region_constants(plan: Plan, region: Region) -> tuple[int, ...]:
@@ -25,6 +27,31 @@ def attention_layers(plan: Plan, region: Region) -> tuple[int, ...]:
     """Indices into `plan.attention` of the region's attention nodes, ascending: the order of `CreateArgs.kv`."""
     layers = {node.attrs["layer"] for node in plan.nodes[region.start : region.stop] if node.op == "attention"}
     return tuple(sorted(layer for layer in layers if isinstance(layer, int)))
+
+
+def region_fingerprint(plan: Plan, region: Region) -> int:
+    """63 bits of SHA-256 over all that a region's kernels depend on: ops, shapes, attributes and limits; no names and no weights.
+
+    Equal for the plan that is compiled and for the same plan read back, where numbers may have changed their Python type.
+    """
+    nodes = plan.nodes[region.start : region.stop]
+    used = sorted({value for node in nodes for value in (*node.inputs, *node.outputs) if value >= 0})
+    parts = [
+        [[node.op, node.inputs, node.outputs, sorted((key, _text(attr)) for key, attr in node.attrs.items())] for node in nodes],
+        [[i, plan.values[i].kind, plan.values[i].dtype.value, str(plan.values[i].shape), _text(plan.values[i].fill)] for i in used],
+        [region.inputs, region.outputs, plan.max_step_tokens],
+        [[layer.kv_heads, layer.k_dim, layer.v_dim, layer.dtype.value, layer.window] for layer in plan.attention],
+    ]
+    return int.from_bytes(hashlib.sha256(json.dumps(parts).encode()).digest()[:8], "little") >> 1
+
+
+def _text(attr: Attr | None) -> str:
+    if isinstance(attr, tuple | list):
+        return f"({','.join(map(_text, attr))})"
+    if isinstance(attr, int | float) and not isinstance(attr, bool):
+        whole = isinstance(attr, int) or attr.is_integer()
+        return str(int(attr)) if whole else repr(attr)
+    return str(attr)
 
 
 class CreateArgs(ctypes.Structure):

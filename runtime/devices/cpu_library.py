@@ -9,7 +9,7 @@ import sys
 from _ctypes import dlclose
 from pathlib import Path
 
-from mixplan.runtime.devices.cpu_abi import ABI_VERSION, CreateArgs, StepArgs, attention_layers, region_constants
+from mixplan.runtime.devices.cpu_abi import ABI_VERSION, CreateArgs, StepArgs, attention_layers, region_constants, region_fingerprint
 from mixplan.runtime.devices.cpu_info import isa_level_names, runnable_levels
 from mixplan.runtime.errors import OptionError, PlanError, UnsupportedError
 from mixplan.runtime.plan import Region
@@ -50,9 +50,11 @@ class Library:
         except AttributeError as error:
             self.close()
             raise PlanError(f"The {level} kernels are not a library of mixplan: {error}.") from error
-        facts = (ctypes.c_int64 * 8)()
+        facts = (ctypes.c_int64 * 9)()
         library.mixplan_describe(facts)
-        self.abi, self.arena_bytes, self.constants, self.inputs, self.outputs, self.layers, self.max_tokens, self.ops = facts
+        self.abi, self.arena_bytes, self.constants, self.inputs, self.outputs, self.layers, self.max_tokens, self.ops, self.fingerprint = (
+            facts
+        )
 
     @property
     def functions(self) -> ctypes.CDLL:
@@ -77,6 +79,11 @@ class Library:
                 f"The {self.level} kernels of region {region.name!r} do not belong to it: "
                 f"(ABI, constants, inputs, outputs, attention layers, step tokens) are {found}, not {expected}.",
                 hint="Compile the plan again with this version of mixplan.",
+            )
+        if self.fingerprint != region_fingerprint(plan.plan, region):
+            raise PlanError(
+                f"The {self.level} kernels of region {region.name!r} do not belong to it: they were made for other shapes or attributes.",
+                hint="Compile the plan again.",
             )
 
     def close(self) -> None:
@@ -130,12 +137,15 @@ def _from_plan(plan: LoadedPlan, region: Region, levels: tuple[str, ...]) -> Lib
             except BaseException:
                 os.close(descriptor)
                 raise
-            return Library(f"/proc/self/fd/{descriptor}", level, f"the plan's {level} kernels ({plan.trust_reason})", descriptor)
+            library = Library(f"/proc/self/fd/{descriptor}", level, f"the plan's {level} kernels ({plan.trust_reason})", descriptor)
+            if library.abi == ABI_VERSION:
+                return library
+            library.close()
     return None
 
 
 def _rebuilt(plan: LoadedPlan, region: Region, level: str) -> Library:
-    why = "has no kernels for this CPU" if plan.trusted else f"is not trusted ({plan.trust_reason})"
+    why = "has no kernels for this CPU and this version" if plan.trusted else f"is not trusted ({plan.trust_reason})"
     command = [sys.executable, "-P", "-m", "mixplan.targets.cpu", "rebuild", f"--region={region.name}", f"--isa={level}"]
     # The kernels must be those of the plan that was verified, not of one that was put in its place since.
     command += [f"--digest={plan.digest}", "--", str(plan.root)]

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from mixplan import __version__
-from mixplan.runtime.devices.cpu_abi import ABI_VERSION
+from mixplan.runtime.devices.cpu_abi import ABI_VERSION, region_fingerprint
 from mixplan.runtime.errors import MissingExtraError
 from mixplan.runtime.plan import Plan, Region
 from mixplan.targets.cpu.codegen.builder import Builder, Op
@@ -153,6 +153,7 @@ def render_region(plan: Plan, region: Region) -> RenderedRegion:
             serial_work=_SERIAL_WORK,
             idle_spins=_IDLE_SPINS,
             abi=ABI_VERSION,
+            fingerprint=region_fingerprint(plan, region),
         )
     )
     return RenderedRegion(source, arena_bytes, len(builder.functions), len(builder.ops))

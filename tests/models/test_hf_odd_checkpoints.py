@@ -87,3 +87,11 @@ def test_what_no_plan_can_hold(changes: dict[str, Any], message: str) -> None:
     check_record(record, "here")
     with pytest.raises(CheckpointError, match=message):
         check_record(msgspec.structs.replace(record, **changes), "here")
+
+
+def test_transformers_is_quiet(tiny_llama_dir: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_llama_dir, folder)
+    _config(eos_token_id=9999)(folder)
+    open_checkpoint(folder).close()
+    assert capfd.readouterr() == ("", "")

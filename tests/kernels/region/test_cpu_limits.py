@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mixplan.runtime.devices.cpu import CpuDevice
 from mixplan.runtime.dtypes import DType
-from mixplan.runtime.errors import RequestError
+from mixplan.runtime.errors import PlanError, RequestError
+from mixplan.runtime.hal import CacheSpec, DeviceOptions
 from mixplan.runtime.plan import Node, Sym, Value
 from mixplan.targets.cpu.target import unsupported_reason
 
@@ -32,3 +34,17 @@ def test_an_embedding_id_beyond_the_table_is_an_error(kit: Any) -> None:
     with pytest.raises(RequestError, match=r"Op embedding .*out of range"):
         region.run(kit.step(7, 1), kit.data(7, 1))
     region.close()
+
+
+def test_kernels_of_the_same_counts_but_other_shapes_are_refused(make_kit: Any) -> None:
+    def toy(columns: int) -> Any:
+        kit = make_kit()
+        kit.op("rms_norm", kit.input(1, T, columns), kit.const(np.ones(columns, np.float32)), eps=1e-5)
+        return kit.loaded("portable")
+
+    mine, other = toy(16), toy(1 << 20)
+    caches = CacheSpec(pages=1, page_size=32, max_sequences=1, max_pages_per_sequence=1)
+    CpuDevice(DeviceOptions(threads=1, isa="portable")).load(mine, 0, caches).close()
+    mine.libraries = other.libraries
+    with pytest.raises(PlanError, match="made for other shapes or attributes"):
+        CpuDevice(DeviceOptions(threads=1, isa="portable")).load(mine, 0, caches)
