@@ -56,10 +56,8 @@ class _Commands(click.Group):
         except Exception as error:  # the outermost boundary: whatever is left is a fault of ours
             if debug:
                 raise
-            click.echo(
-                f"internal error: {type(error).__name__}: {error}\nThis is a fault of mixplan. Run again with --debug and report it.",
-                err=True,
-            )
+            click.echo(f"internal error: {type(error).__name__}: {error}", err=True)
+            click.echo("This is a fault of mixplan. Run again with --debug and report it.", err=True)
             ctx.exit(1)
 
 
@@ -264,7 +262,7 @@ def inspect(plan: Path, as_json: bool) -> None:
 @click.option("--min-snr", type=float, metavar="DB", help="Fail if a compared node has a lower SNR. Default: no limit.")
 @click.option("--json", "as_json", is_flag=True, help="The report as JSON.")
 @click.pass_context
-def verify(ctx: click.Context, plan: Path, model: str | None, text: Path | None, as_json: bool, **options: Any) -> None:
+def verify(ctx: click.Context, /, plan: Path, model: str | None, text: Path | None, as_json: bool, **options: Any) -> None:
     """Check a plan: digests, schema, bounds. With MODEL, also compare it with torch running MODEL.
 
     With MODEL, the logits are compared as the plan's own device computes them, and the nodes that have a counterpart in MODEL's graph
