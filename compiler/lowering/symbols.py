@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import sympy  # type: ignore[import-untyped]
+import sympy
 import torch
 
 from mixplan.runtime.plan import Dim, Shape, Sym
