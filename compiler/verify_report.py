@@ -17,6 +17,8 @@ __all__ = ["FP32_LIMIT", "Coverage", "LogitReport", "NodeReport", "VerifyReport"
 FP32_LIMIT = 2e-4
 """Largest difference of a logit, relative to the largest logit, in FP32 plans: float32 sums in another order, through all layers."""
 _ROWS = 10
+# Ops that only move data: they repeat the figures of the node before them, so the table leaves them out.
+_MOVES = frozenset({"cat", "expand", "permute", "reshape", "slice"})
 
 
 @dataclass(frozen=True)
@@ -95,9 +97,10 @@ class VerifyReport:
             logits.add_row("computed by", place)
         for name, value in asdict(self.logits).items():
             logits.add_row(name.replace("_", " "), f"{value:.6g}")
-        shown = min(_ROWS, len(self.nodes))
-        worst = table(f"\nNodes on the reference device, the worst {shown} of {len(self.nodes)}", "node", "op", "max abs:r", "SNR dB:r")
-        for node in self.nodes[:_ROWS]:
+        computed = [node for node in self.nodes if node.op not in _MOVES]
+        title = f"\nNodes that compute, on the reference device: the worst {min(_ROWS, len(computed))} of {len(computed)}"
+        worst = table(title, "node", "op", "max abs:r", "SNR dB:r")
+        for node in computed[:_ROWS]:
             worst.add_row(node.node, node.op, f"{node.max_abs:.3g}", f"{node.snr:.1f}")
         lines = [f"\n{self._summary()}{self.coverage}", *(f"warning: {text}" for text in self.warnings)]
         return [logits, worst, *lines, *self._verdict()]
