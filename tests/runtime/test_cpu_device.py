@@ -17,11 +17,12 @@ import pytest
 from mixplan.runtime import load
 from mixplan.runtime.devices import cpu_library
 from mixplan.runtime.devices.cpu import CpuDevice
-from mixplan.runtime.devices.cpu_info import isa_level_names, runnable_levels
+from mixplan.runtime.devices.cpu_info import runnable_levels
 from mixplan.runtime.errors import CapacityError, OptionError, PlanError, RequestError, UnsupportedError
 from mixplan.runtime.hal import CacheSpec, DeviceOptions
 from mixplan.runtime.plan_io import read_plan
 from mixplan.targets.base import CompileOptions
+from mixplan.targets.cpu.isa import default_levels
 from mixplan.targets.cpu.target import CpuTarget
 
 TOKENS = [3, 14, 15, 9, 26, 5, 35, 8, 9, 7]
