@@ -45,7 +45,7 @@ layers: env
 
 # Types are checked on the built wheel, so that a module the wheel forgot cannot hide behind the checkout.
 wheel: env
-	rm -rf build/wheel build/lib build/bdist.* && $(BIN)/python -m build --wheel --no-isolation --outdir build/wheel . >build/wheel.log 2>&1 || { cat build/wheel.log; exit 1; }
+	mkdir -p build && rm -rf build/wheel build/lib build/bdist.* && $(BIN)/python -m build --wheel --no-isolation --outdir build/wheel . >build/wheel.log 2>&1 || { cat build/wheel.log; exit 1; }
 
 types: wheel
 	rm -rf build/typing && $(PIP) --no-deps --target build/typing build/wheel/*.whl
