@@ -21,6 +21,7 @@ from mixplan.compiler.lowering.operands import PackedWeight
 from mixplan.compiler.output import reporting_disk_errors, size_text
 from mixplan.compiler.packed import chunks, dense_array, pack_chunk
 from mixplan.compiler.quantize import not_finite
+from mixplan.compiler.tuning import one_torch_thread
 from mixplan.runtime.errors import InternalError, OutputError
 from mixplan.runtime.packing import Packed
 from mixplan.runtime.plan import FileEntry, Value
@@ -71,7 +72,7 @@ def write_weights(
         )
     entries: dict[str, FileEntry] = {}
     done = 0
-    with ThreadPoolExecutor(workers or min(os.cpu_count() or 1, 8)) as pool:
+    with one_torch_thread(), ThreadPoolExecutor(workers or min(os.cpu_count() or 1, 8)) as pool:
         writer = _Writer(values, sources, constants, pool)
         for shard in layout.shards:
             with reporting_disk_errors(root, needed), (root / shard.file).open("wb", buffering=0) as raw:

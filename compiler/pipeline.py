@@ -25,6 +25,7 @@ from mixplan.compiler.progress import Progress
 from mixplan.compiler.provenance import provenance
 from mixplan.compiler.report import CompileReport, RegionSummary, summarize_schemes
 from mixplan.compiler.sources import SourceHashes
+from mixplan.compiler.tuning import collector_paused
 from mixplan.passes.base import PassContext, PassOptions
 from mixplan.passes.manager import PassManager, PipelineReport
 from mixplan.passes.pipeline import pass_manager
@@ -125,9 +126,11 @@ def compile(  # noqa: A001 - the package's verb
     )
     clock = _Clock(progress)
     with new_directory(Path(output), force=force) as root:
-        checkpoint = clock.run("open", lambda: open_checkpoint(model, example_inputs=example_inputs))
+        with collector_paused():
+            checkpoint = clock.run("open", lambda: open_checkpoint(model, example_inputs=example_inputs))
         try:
-            captured: Captured = clock.run("capture", checkpoint.capture)
+            with collector_paused():
+                captured: Captured = clock.run("capture", checkpoint.capture)
             report = _compile(captured, root, options, clock)
             report.warnings += checkpoint.notes
         finally:
@@ -145,8 +148,9 @@ def _compile(captured: Captured, root: Path, options: _Options, clock: _Clock) -
     constants = Constants(captured.weights)
     tied = dict(getattr(captured, "tied", {}))
     context = PassContext(options=options.pass_options, tied=tied)
-    passed: PipelineReport = clock.run("passes", lambda: options.manager.run(captured.graph, context, dump=options.dump))
-    lowered: Lowered = clock.run("lower", lambda: lower(passed.graph, constants))
+    with collector_paused():
+        passed: PipelineReport = clock.run("passes", lambda: options.manager.run(captured.graph, context, dump=options.dump))
+        lowered: Lowered = clock.run("lower", lambda: lower(passed.graph, constants))
     parts = partition(lowered.values, lowered.nodes, lowered.outputs, [get_target(name) for name in options.targets])
     layout = make_layout(lowered.values, lowered.sources, options.shard_bytes)
     decisions, bits = make_decisions(lowered, context.decisions, tied, options.scheme)
