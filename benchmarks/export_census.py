@@ -17,6 +17,7 @@ import traceback
 import warnings
 from typing import Any
 
+# Before the imports: torch reads the first when it is loaded, and transformers warns while it is.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 warnings.filterwarnings("ignore")
 
@@ -129,7 +130,7 @@ def main() -> None:
         try:
             with tempfile.TemporaryDirectory() as folder:
                 row = census(name, arguments.plan, folder)
-        except Exception as error:
+        except Exception as error:  # a row for every type, whatever its model does
             row = {"model": name, "ok": False, "error": f"{type(error).__name__}: {error}"[:400]}
             if len(arguments.types) == 1:
                 traceback.print_exc()

@@ -107,7 +107,7 @@ class PassManager:
             raise PassError(f"Pass {one.name}{where}: {error.message}", hint=_after(done)) from error
         except MixplanError:
             raise
-        except Exception as error:
+        except Exception as error:  # a pass may be anybody's code
             raise PassError(f"Pass {one.name} failed{working_on(error)}: {type(error).__name__}: {error}", hint=_after(done)) from error
         if not isinstance(result, PassResult):
             raise PassError(f"Pass {one.name} returned {type(result).__name__}; a pass returns a PassResult.")

@@ -125,7 +125,7 @@ class Rewriter:
             try:
                 with self.mode, torch.no_grad():
                     known[key] = target(*fake_args, **fake_kwargs)
-            except Exception as error:
+            except Exception as error:  # what an op raises on wrong arguments is its own affair
                 at = "" if self.anchor is None else f" at node {self.anchor.name} ({source_line(self.anchor) or 'no source line'})"
                 raise PassError(f"Rule {self.rule}{at} makes a call of {target} that fails: {type(error).__name__}: {error}") from error
         return known[key]

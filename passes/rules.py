@@ -131,6 +131,6 @@ def _apply(rule: AnyRule, node: fx.Node, edit: Rewriter) -> bool | Miss:
         return rule.apply(node, edit)
     except MixplanError:
         raise
-    except Exception as error:
+    except Exception as error:  # a fault of the rule, whatever it is, is told with the node
         where = f" ({source})" if source else ""
         raise PassError(f"Rule {rule.name} failed at node {name}{where}: {type(error).__name__}: {error}") from error

@@ -64,7 +64,7 @@ def check_graph(graph: fx.GraphModule, level: Level, where: str, *, reaching: bo
     """
     try:
         graph.graph.lint()
-    except Exception as error:
+    except Exception as error:  # lint raises RuntimeError, AssertionError and others
         raise PassError(f"The graph {where} is malformed: {error}") from error
     outputs = [node for node in graph.graph.nodes if node.op == "output"]
     if len(outputs) != 1 or not isinstance(outputs[0].args[0], fx.Node):

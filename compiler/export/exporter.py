@@ -43,7 +43,7 @@ def _bounded(module: nn.Module, args: tuple[Any, ...], context: ExportContext, w
             return _export(module, args, bound, context, deferred=False)
         except MixplanError:
             raise
-        except Exception as error:
+        except Exception as error:  # torch.export has no one exception type, and runs the model's own code
             refused = error
             guards = _guards(str(error))
             if not guards:
@@ -54,7 +54,7 @@ def _bounded(module: nn.Module, args: tuple[Any, ...], context: ExportContext, w
                 return _export(module, args, bound, context, deferred=True)
             except MixplanError:
                 raise
-            except Exception as error:
+            except Exception as error:  # as above
                 refused = error
         sizes = [int(number) - 1 for guard in guards for number in re.findall(r"\b\d+\b", guard)]
         bounds = [size for size in sizes if _SHORTEST <= size < bound][-1:]

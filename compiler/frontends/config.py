@@ -67,5 +67,5 @@ def load_config(folder: Path) -> Any:
         content.pop(name, None)
     try:
         return AutoConfig.for_model(**content)
-    except Exception as error:
+    except Exception as error:  # config classes validate in their own ways: any exception means that this one refused
         raise CheckpointError(f"{path}: not a valid config of model type {model_type!r}: {error}") from error

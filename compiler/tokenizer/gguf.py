@@ -156,7 +156,7 @@ def _bpe(file: GgufFile, make: Any, **arguments: Any) -> Any:
     """The model; what the library refuses (a merge of tokens that are not in the vocabulary) is the file's fault."""
     try:
         return make(**arguments)
-    except Exception as error:
+    except Exception as error:  # the library raises bare exceptions
         raise CheckpointError(f"{file.path}: its vocabulary and merges make no BPE tokenizer: {error}.", hint=_DOWNLOAD) from error
 
 

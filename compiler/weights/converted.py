@@ -169,7 +169,7 @@ class ConvertedWeights:
             made = converter.convert(group.first, model=self._model, config=self._model.config)
         except CheckpointError:
             raise
-        except Exception as error:
+        except Exception as error:  # transformers' converters fail in any way on tensors that do not fit
             names = ", ".join(source for source, _ in group.sources[:4])
             raise CheckpointError(f"tensors {names}, ... cannot be turned into parameter {group.first!r}: {error}") from error
         return {name: value[0] if isinstance(value, list) else value for name, value in made.items()}
