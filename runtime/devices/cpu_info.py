@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-__all__ = ["ISA_LEVELS", "IsaLevel", "allowed_cores", "cpu_flags", "isa_level_names", "runnable_levels"]
+from mixplan.runtime.devices.cpu_amx import amx_refusal
+
+__all__ = ["ISA_LEVELS", "IsaLevel", "allowed_cores", "cpu_flags", "isa_level_names", "level_refusal", "runnable_levels"]
 
 
 @dataclass(frozen=True)
@@ -23,12 +25,14 @@ class IsaLevel:
 
 _V3 = ("avx2", "fma", "f16c", "bmi1", "bmi2", "movbe", "abm")
 _V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_vnni")
+_AMX = ("amx_tile", "amx_int8", "amx_bf16")
 # Worst first within an architecture.
 ISA_LEVELS = (
     IsaLevel("portable", "x86_64"),
     IsaLevel("x86-64-v3", "x86_64", _V3),
     IsaLevel("x86-64-v4-vnni", "x86_64", _V4),
     IsaLevel("x86-64-v4-bf16", "x86_64", (*_V4, "avx512_bf16")),
+    IsaLevel("x86-64-v4-amx", "x86_64", (*_V4, "avx512_bf16", *_AMX)),
     IsaLevel("arm64", "aarch64"),
 )
 
@@ -52,11 +56,24 @@ def cpu_flags() -> tuple[str, ...]:
     return ()
 
 
+def _refusal(level: IsaLevel) -> str:
+    if level.arch != platform.machine():
+        return f"it is {platform.machine()}, and the level is for {level.arch}"
+    lacks = [flag for flag in level.needs if flag not in cpu_flags()]
+    if lacks:
+        return f"it lacks {', '.join(lacks)}"
+    return amx_refusal() if "amx_tile" in level.needs else ""
+
+
+def level_refusal(name: str) -> str:
+    """Why this machine cannot run level `name`, "" if it can. On a CPU with AMX the system is asked for leave to use it."""
+    return next(_refusal(level) for level in ISA_LEVELS if level.name == name)
+
+
 @cache
 def runnable_levels() -> tuple[str, ...]:
-    """The levels that this CPU can run, best first."""
-    have, arch = set(cpu_flags()), platform.machine()
-    return tuple(level.name for level in reversed(ISA_LEVELS) if level.arch == arch and have.issuperset(level.needs))
+    """The levels that this machine can run, best first."""
+    return tuple(level.name for level in reversed(ISA_LEVELS) if not _refusal(level))
 
 
 def _cgroup_quota() -> float:

@@ -10,7 +10,7 @@ from _ctypes import dlclose
 from pathlib import Path
 
 from mixplan.runtime.devices.cpu_abi import ABI_VERSION, CreateArgs, StepArgs, attention_layers, region_constants, region_fingerprint
-from mixplan.runtime.devices.cpu_info import isa_level_names, runnable_levels
+from mixplan.runtime.devices.cpu_info import isa_level_names, level_refusal, runnable_levels
 from mixplan.runtime.errors import OptionError, PlanError, UnsupportedError
 from mixplan.runtime.plan import Region
 from mixplan.runtime.plan_io import LoadedPlan
@@ -110,7 +110,9 @@ def open_library(plan: LoadedPlan, region: Region, isa: str | None) -> Library:
         if isa not in isa_level_names():
             raise OptionError(f"there is no ISA level {isa!r}.", hint=f"Levels: {', '.join(isa_level_names())}.")
         if isa not in runnable:
-            raise UnsupportedError(f"This CPU cannot run kernels of level {isa}.", hint=f"It runs: {', '.join(runnable) or 'none'}.")
+            raise UnsupportedError(
+                f"This CPU cannot run kernels of level {isa}: {level_refusal(isa)}.", hint=f"It runs: {', '.join(runnable) or 'none'}."
+            )
     if not runnable:
         raise UnsupportedError("There is no kernel level for this CPU's architecture.")
     wanted = runnable if isa is None else (isa,)

@@ -33,6 +33,11 @@ _FLAGS = {
         (*_X86, "-mcpu=x86_64_v4+avx512vnni+avx512bf16", _WIDE),
         ("-march=x86-64-v4", "-mavx512vnni", "-mavx512bf16", _WIDE),
     ),
+    "x86-64-v4-amx": LevelFlags(
+        "x86_64",
+        (*_X86, "-mcpu=x86_64_v4+avx512vnni+avx512bf16+amx_tile+amx_int8+amx_bf16", _WIDE),
+        ("-march=x86-64-v4", "-mavx512vnni", "-mavx512bf16", "-mamx-tile", "-mamx-int8", "-mamx-bf16", _WIDE),
+    ),
     "arm64": LevelFlags("aarch64", ("-target", "aarch64-linux-gnu.2.17", "-mcpu=generic"), ("-march=armv8-a",)),
 }
 assert set(_FLAGS) == set(isa_level_names())

@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 import mixplan
+from mixplan.runtime.devices.cpu_info import level_refusal
 from mixplan.runtime.formats import WeightFormat
 from mixplan.runtime.ops import OPS, StepContext
 from mixplan.runtime.packing import Packed, Quantized, concat_experts, interleave_gated, pack
@@ -31,6 +32,7 @@ LEVELS = {
     "avx2": ("x86_64_v3", ("avx2", "fma", "f16c")),
     "vnni": ("x86_64_v4+avx512vnni", ("avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni")),
     "bf16": ("x86_64_v4+avx512vnni+avx512bf16", ("avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni", "avx512_bf16")),
+    "amx": ("x86_64_v4+avx512vnni+avx512bf16+amx_tile+amx_int8+amx_bf16", ("avx512_bf16", "amx_tile", "amx_int8", "amx_bf16")),
 }
 CTYPES: dict[str, Any] = {"int64_t": ctypes.c_int64, "int32_t": ctypes.c_int32, "float": ctypes.c_float}
 GUARD = 64  # bytes checked after each buffer of scratch
@@ -143,11 +145,17 @@ def build(kernels: list[str], level: str, folder: Path, extra: str = "") -> ctyp
 def native(request: pytest.FixtureRequest) -> Native:
     level = request.param
     missing = set(LEVELS[level][1]) - _cpu_flags()
-    if missing:
+    if missing and level != "amx":
         pytest.skip(f"this CPU lacks {', '.join(sorted(missing))}")
     folder = Path(request.config.cache.mkdir("kernels"))  # type: ignore[union-attr]
     kernels = list(dict.fromkeys(request.module.KERNELS))
-    return Native(build(kernels, level, folder, getattr(request.module, "EXTRA", "")), kernels, level)
+    library = build(kernels, level, folder, getattr(request.module, "EXTRA", ""))
+    # Few machines have AMX, so what can be checked elsewhere is that its code compiles.
+    if missing:
+        pytest.skip(f"compiled, not run: this CPU lacks {', '.join(sorted(missing))}")
+    if level == "amx" and (refusal := level_refusal("x86-64-v4-amx")):
+        pytest.skip(f"compiled, not run: {refusal}")
+    return Native(library, kernels, level)
 
 
 @pytest.fixture(scope="session")

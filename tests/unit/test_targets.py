@@ -141,6 +141,26 @@ def test_levels_need_their_flags(monkeypatch: pytest.MonkeyPatch) -> None:
         cpu_info.runnable_levels.cache_clear()
 
 
+def test_amx_needs_the_systems_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    level = next(level for level in cpu_info.ISA_LEVELS if level.name == "x86-64-v4-amx")
+    monkeypatch.setattr(cpu_info, "cpu_flags", lambda: level.needs)
+    monkeypatch.setattr(cpu_info.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(cpu_info, "amx_refusal", lambda: "no")
+    cpu_info.runnable_levels.cache_clear()
+    try:
+        assert cpu_info.runnable_levels()[0] == "x86-64-v4-bf16"
+        assert cpu_info.level_refusal("x86-64-v4-amx") == "no"
+        monkeypatch.setattr(cpu_info, "amx_refusal", lambda: "")
+        cpu_info.runnable_levels.cache_clear()
+        assert cpu_info.runnable_levels()[0] == "x86-64-v4-amx"
+        assert cpu_info.level_refusal("x86-64-v4-amx") == ""
+        assert cpu_info.level_refusal("arm64") == "it is x86_64, and the level is for aarch64"
+        monkeypatch.setattr(cpu_info, "cpu_flags", lambda: tuple(flag for flag in level.needs if flag != "amx_int8"))
+        assert cpu_info.level_refusal("x86-64-v4-amx") == "it lacks amx_int8"
+    finally:
+        cpu_info.runnable_levels.cache_clear()
+
+
 def test_quota_cuts_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_info.os, "sched_getaffinity", lambda pid: set(range(8)))
     monkeypatch.setattr(cpu_info, "_cgroup_quota", lambda: 2.5)

@@ -94,6 +94,7 @@ def test_system_compiler_by_choice(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_levels_have_flags() -> None:
     assert "portable" in default_levels() or "arm64" in default_levels()
     assert level_flags("x86-64-v4-bf16").zig[2].endswith("avx512bf16")
+    assert level_flags("x86-64-v4-amx").zig[2].endswith("amx_tile+amx_int8+amx_bf16")
 
 
 def test_cache_makes_once_and_never_shows_half_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

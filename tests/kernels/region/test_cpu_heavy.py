@@ -35,7 +35,7 @@ def _weight(kit: Any, weight: Any) -> tuple[list[int], dict[str, Any]]:
     return [-1 if a is None else kit.const(a, d) for a, d in zip(weight.arrays, dtypes, strict=True)], weight.attrs
 
 
-@pytest.fixture(params=["portable", "x86-64-v3", "x86-64-v4-vnni", "x86-64-v4-bf16"])
+@pytest.fixture(params=["portable", "x86-64-v3", "x86-64-v4-vnni", "x86-64-v4-bf16", "x86-64-v4-amx"])
 def level(request: pytest.FixtureRequest) -> str:
     """All levels, since these kernels are written for each."""
     if request.param not in runnable_levels():
