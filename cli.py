@@ -1,4 +1,5 @@
-"""The command line. Each command imports what it needs inside its function, so that `mixplan --help` is instant.
+"""The command line. Each command imports what it needs inside its function, so that `mixplan --help` is instant. Commands with many options
+have modules of their own, in the layer that they belong to.
 
 Exit codes: 0 done, 1 a fault of ours (or a limit of `verify` that is missed), 2 the user's mistake, 130 interrupted. Errors are one message
 on stderr; `--debug` adds the traceback.
@@ -9,14 +10,14 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from mixplan import __version__
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from mixplan.compiler.commands.compile import compile_command
+from mixplan.compiler.commands.verify import verify_command
+from mixplan.runtime.terminal import decode_utf8, emit_json, plain_table, show
 
 __all__ = ["main"]
 
@@ -68,95 +69,8 @@ def main(debug: bool) -> None:
     """Lower a model into a mixed-precision execution plan, and run the plan."""
 
 
-def _emit_json(data: Any) -> None:
-    import json
-
-    click.echo(json.dumps(data, indent=2, ensure_ascii=False, sort_keys=True))
-
-
-def _table(title: str, *columns: str) -> Table:
-    from rich.table import Table
-
-    class Plain(Table):
-        """Cells are text from anywhere: nothing in them may steer the terminal."""
-
-        def add_row(self, *cells: Any, **settings: Any) -> None:
-            super().add_row(*("".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in str(cell)) for cell in cells), **settings)
-
-    table = Plain(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
-    for column in columns:
-        name, _, align = column.partition(":")
-        table.add_column(name, justify="right" if align == "r" else "left", overflow="fold")
-    return table
-
-
-def _show(*parts: Any) -> None:
-    from rich.console import Console
-
-    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=not sys.stdout.isatty())
-    with console.capture() as shown:
-        for part in parts:
-            console.print(part)
-    # Not by rich itself, which ends the process with its own exit code where the reader of a pipe has left.
-    click.echo(shown.get(), nl=False)
-
-
-@main.command()
-@click.argument("model")
-@click.option("-o", "--output", required=True, metavar="OUT.plan", help="The plan's directory, made anew.")
-@click.option("--scheme", default="W4A8", show_default=True, help="FP32, BF16, W8A16, W8A8, W4A16 or W4A8, for the whole model.")
-@click.option("--group-size", type=int, default=32, show_default=True, help="Weights that share a scale in 4-bit schemes: 32, 64 or 128.")
-@click.option("--asymmetric", is_flag=True, help="Quantized weights with a zero point for each scale.")
-@click.option(
-    "--override",
-    "overrides",
-    multiple=True,
-    metavar="LAYER=SCHEME",
-    help="A layer's exact name, or re:PATTERN. Exact beats pattern, then the last wins.",
-)
-@click.option(
-    "--pass", "passes", multiple=True, metavar="MODULE:FN@after=NAME", help="Your own pass, at a place that `mixplan passes` names."
-)
-@click.option(
-    "--dump-passes",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Write the captured graph, and that after every pass that changed it.",
-)
-@click.option("--target", "targets", default="cpu", show_default=True, help="What the plan is for; see `mixplan targets`.")
-@click.option("--isa", default="all", show_default=True, help="ISA levels to build, by comma; `native` is the best that this machine has.")
-@click.option("--kv-dtype", type=click.Choice(["f32", "f16"]), help="KV cache storage. Default: f32 for FP32 and BF16, else f16.")
-@click.option("--max-step-tokens", type=click.IntRange(1, 8192), default=512, show_default=True, help="Tokens one step may hold.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Recorded in the plan; equal seeds give equal bytes.")
-@click.option("--force", is_flag=True, help="Replace an existing plan.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-def compile(model: str, output: str, targets: str, isa: str, as_json: bool, **options: Any) -> None:  # noqa: A001 - the command's name
-    """Compile MODEL (a Hugging Face directory or a GGUF file) into a plan.
-
-    \b
-    mixplan compile ./SmolLM2-135M-Instruct -o smol.plan
-    mixplan compile model.gguf -o model.plan --scheme W4A16 --group-size 64 --override lm_head=W8A16
-    mixplan compile ./llama -o llama.plan --override 're:.*\\.down_proj=W8A8' --dump-passes passes/
-    """
-    from mixplan.compiler.pipeline import compile as compile_plan
-    from mixplan.compiler.progress import terminal_progress
-
-    options["symmetric"] = not options.pop("asymmetric")
-    if options["passes"]:
-        sys.path.append(str(Path.cwd()))  # a user's own pass may lie in the current folder, as with `python -m`
-    with terminal_progress() as progress:
-        report = compile_plan(
-            model,
-            output=Path(output),
-            targets=tuple(targets.split(",")),
-            isa=None if isa == "all" else tuple(isa.split(",")),
-            progress=progress,
-            **options,
-        )
-    if as_json:
-        _emit_json(report.to_dict())
-        return
-    _show(*report.render(_table))
+for _command in (compile_command, verify_command):
+    main.add_command(_command)
 
 
 def _render_chat() -> Any:
@@ -168,15 +82,6 @@ def _render_chat() -> Any:
     from mixplan.compiler.tokenizer.chat_render import render_plan_chat
 
     return render_plan_chat
-
-
-def _utf8(data: bytes, what: str) -> str:
-    from mixplan.runtime.errors import RequestError
-
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise RequestError(f"{what} is not UTF-8: {error}.", hint="Convert it first, for example with iconv.") from None
 
 
 @main.command()
@@ -210,13 +115,13 @@ def run(plan: Path, prompt: str | None, stats: bool, as_json: bool, **options: A
     if prompt is None or prompt == "-":
         if sys.stdin.isatty():
             raise click.UsageError("No prompt. Give it as an argument, or pipe it in.")
-        prompt = _utf8(sys.stdin.buffer.read(), "The prompt")
+        prompt = decode_utf8(sys.stdin.buffer.read(), "The prompt")
     elif any("\ud800" <= character <= "\udfff" for character in prompt):
-        prompt = _utf8(os.fsencode(prompt), "The prompt")  # bytes that the locale has no characters for
+        prompt = decode_utf8(os.fsencode(prompt), "The prompt")  # bytes that the locale has no characters for
     emit = None if as_json else lambda text: click.echo(text, nl=False)
     result = run_prompt(plan, prompt, emit=emit, render_chat=_render_chat(), **options)
     if as_json:
-        _emit_json(result)
+        emit_json(result)
         return
     click.echo()
     if stats:
@@ -232,60 +137,18 @@ def inspect(plan: Path, as_json: bool) -> None:
 
     data = inspect_plan(plan)
     if as_json:
-        _emit_json(data)
+        emit_json(data)
         return
-    facts = _table(data["name"], "fact", "value")
+    facts = plain_table(data["name"], "fact", "value")
     for key, value in data["facts"].items():
         facts.add_row(key, str(value))
-    regions = _table("\nRegions", "name", "device", "nodes:r", "kernels", "reason")
+    regions = plain_table("\nRegions", "name", "device", "nodes:r", "kernels", "reason")
     for region in data["regions"]:
         regions.add_row(region["name"], region["device"], str(region["nodes"]), " ".join(region["kernels"]), region["reason"])
-    layers = _table("\nLayers", "layer", "scheme", "parameters:r", "bits:r", "rule")
+    layers = plain_table("\nLayers", "layer", "scheme", "parameters:r", "bits:r", "rule")
     for layer in data["layers"]:
         layers.add_row(layer["layer"], layer["scheme"], f"{layer['parameters']:,}", f"{layer['bits']:.2f}", layer["rule"])
-    _show(facts, regions, layers)
-
-
-@main.command()
-@click.argument("plan", type=click.Path(path_type=Path))
-@click.argument("model", required=False)
-@click.option(
-    "--text", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Text to compare logits on. Default: a short built-in one."
-)
-@click.option("--tokens", type=click.IntRange(2), default=256, show_default=True, help="Tokens of the text to use.")
-@click.option(
-    "--max-diff",
-    type=click.FloatRange(min=0),
-    metavar="X",
-    help="Fail if a logit differs by more than X times the largest logit. Default: 2e-4 for FP32 plans, no limit for others.",
-)
-@click.option("--min-snr", type=float, metavar="DB", help="Fail if a compared node has a lower SNR. Default: no limit.")
-@click.option("--json", "as_json", is_flag=True, help="The report as JSON.")
-@click.pass_context
-def verify(ctx: click.Context, /, plan: Path, model: str | None, text: Path | None, as_json: bool, **options: Any) -> None:
-    """Check a plan: digests, schema, bounds. With MODEL, also compare it with torch running MODEL.
-
-    With MODEL, the logits are compared as the plan's own device computes them, and the nodes that have a counterpart in MODEL's graph
-    on the reference device. Exit code 1 if a limit is missed. That MODEL is not the plan's source is a warning.
-
-    \b
-    mixplan verify smol.plan
-    mixplan verify smol.plan ./SmolLM2-135M-Instruct --tokens 64 --max-diff 0.2
-    """
-    if model is None:
-        if text is not None or options["max_diff"] is not None or options["min_snr"] is not None:
-            raise click.UsageError("--text, --max-diff and --min-snr need MODEL, to compare with.")
-        from mixplan.runtime.inspect_plan import check_plan
-
-        data = check_plan(plan)
-        _emit_json(data) if as_json else click.echo(f"{plan}: {data['files']} files, {data['nodes']} nodes: sound")
-        return
-    from mixplan.compiler.verify import verify_plan
-
-    report = verify_plan(plan, model, text=None if text is None else _utf8(text.read_bytes(), str(text)), **options)
-    _emit_json(report.to_dict()) if as_json else _show(*report.render(_table))
-    if not report.passed:
-        ctx.exit(1)
+    show(facts, regions, layers)
 
 
 @main.command()
@@ -296,12 +159,12 @@ def passes(as_json: bool) -> None:
 
     rows = catalogue()
     if as_json:
-        _emit_json(rows)
+        emit_json(rows)
         return
-    table = _table("", "pass", "stage", "what it does")
+    table = plain_table("", "pass", "stage", "what it does")
     for row in rows:
         table.add_row(row["name"], row["stage"], row["doc"])
-    _show(table)
+    show(table)
 
 
 @main.command()
@@ -312,17 +175,17 @@ def targets(as_json: bool) -> None:
 
     data = summary()
     if as_json:
-        _emit_json(data)
+        emit_json(data)
         return
-    hardware = _table("This machine", "fact", "value")
+    hardware = plain_table("This machine", "fact", "value")
     for key, value in data["hardware"].items():
         hardware.add_row(key, _fact(key, value))
-    table = _table("\nTargets", "target", "compiles", "runs", "levels", "formats", "notes")
+    table = plain_table("\nTargets", "target", "compiles", "runs", "levels", "formats", "notes")
     for row in data["targets"]:
         notes = "; ".join(filter(None, [row["reason"], *(f"{key}: {text}" for key, text in row["notes"].items())]))
         yes_no = ["yes" if row[key] else "no" for key in ("compiles", "runs")]
         table.add_row(row["name"], *yes_no, " ".join(row["levels"]), " ".join(row["formats"]), notes)
-    _show(hardware, table)
+    show(hardware, table)
 
 
 def _fact(key: str, value: Any) -> str:

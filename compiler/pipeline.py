@@ -21,7 +21,6 @@ from mixplan.compiler.layout import SHARD_BYTES, make_layout
 from mixplan.compiler.lowering import Lowered, lower
 from mixplan.compiler.output import new_directory, reporting_disk_errors
 from mixplan.compiler.partition import Partition, partition
-from mixplan.compiler.progress import Progress
 from mixplan.compiler.provenance import provenance
 from mixplan.compiler.report import CompileReport, RegionSummary, summarize_schemes
 from mixplan.compiler.sources import SourceHashes
@@ -37,6 +36,7 @@ from mixplan.runtime.formats import GROUP_SIZES
 from mixplan.runtime.plan import SCHEMA_VERSION, Plan
 from mixplan.runtime.plan_check import check_plan
 from mixplan.runtime.plan_io import write_manifest
+from mixplan.runtime.progress import Progress
 from mixplan.runtime.trust import record_trusted
 from mixplan.targets.registry import get_target
 

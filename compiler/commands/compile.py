@@ -1,0 +1,71 @@
+"""`mixplan compile`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mixplan.runtime.terminal import emit_json, plain_table, show
+
+__all__ = ["compile_command"]
+
+
+@click.command(name="compile")
+@click.argument("model")
+@click.option("-o", "--output", required=True, metavar="OUT.plan", help="The plan's directory, made anew.")
+@click.option("--scheme", default="W4A8", show_default=True, help="FP32, BF16, W8A16, W8A8, W4A16 or W4A8, for the whole model.")
+@click.option("--group-size", type=int, default=32, show_default=True, help="Weights that share a scale in 4-bit schemes: 32, 64 or 128.")
+@click.option("--asymmetric", is_flag=True, help="Quantized weights with a zero point for each scale.")
+@click.option(
+    "--override",
+    "overrides",
+    multiple=True,
+    metavar="LAYER=SCHEME",
+    help="A layer's exact name, or re:PATTERN. Exact beats pattern, then the last wins.",
+)
+@click.option(
+    "--pass", "passes", multiple=True, metavar="MODULE:FN@after=NAME", help="Your own pass, at a place that `mixplan passes` names."
+)
+@click.option(
+    "--dump-passes",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Write the captured graph, and that after every pass that changed it.",
+)
+@click.option("--target", "targets", default="cpu", show_default=True, help="What the plan is for; see `mixplan targets`.")
+@click.option("--isa", default="all", show_default=True, help="ISA levels to build, by comma; `native` is the best that this machine has.")
+@click.option("--kv-dtype", type=click.Choice(["f32", "f16"]), help="KV cache storage. Default: f32 for FP32 and BF16, else f16.")
+@click.option("--max-step-tokens", type=click.IntRange(1, 8192), default=512, show_default=True, help="Tokens one step may hold.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Recorded in the plan; equal seeds give equal bytes.")
+@click.option("--force", is_flag=True, help="Replace an existing plan.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def compile_command(model: str, output: str, targets: str, isa: str, as_json: bool, **options: Any) -> None:
+    """Compile MODEL (a Hugging Face directory or a GGUF file) into a plan.
+
+    \b
+    mixplan compile ./SmolLM2-135M-Instruct -o smol.plan
+    mixplan compile model.gguf -o model.plan --scheme W4A16 --group-size 64 --override lm_head=W8A16
+    mixplan compile ./llama -o llama.plan --override 're:.*\\.down_proj=W8A8' --dump-passes passes/
+    """
+    from mixplan.compiler.pipeline import compile as compile_plan
+    from mixplan.runtime.progress import terminal_progress
+
+    options["symmetric"] = not options.pop("asymmetric")
+    if options["passes"]:
+        sys.path.append(str(Path.cwd()))  # a user's own pass may lie in the current folder, as with `python -m`
+    with terminal_progress() as progress:
+        report = compile_plan(
+            model,
+            output=Path(output),
+            targets=tuple(targets.split(",")),
+            isa=None if isa == "all" else tuple(isa.split(",")),
+            progress=progress,
+            **options,
+        )
+    if as_json:
+        emit_json(report.to_dict())
+        return
+    show(*report.render(plain_table))
