@@ -1,7 +1,6 @@
 """Generation: prompts in, tokens and text out, over a model's ragged steps.
 
-One loop serves one prompt or many. Each step carries the next token of every running request, and fills what room is left (up to
-`max_step_tokens`) with the prompts of the others, cut into chunks where they are longer. A request draws from its own seed only, whatever
+One loop serves one prompt or many; `scheduler.py` says which tokens go into which step. A request draws from its own seed only, whatever
 its company; how tokens are cut into steps can change the last bits of the logits (docs/explanation/numbers.md).
 """
 
@@ -10,7 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias, cast
 
 import numpy as np
@@ -21,12 +20,13 @@ from mixplan.runtime.hal import CacheSpec
 from mixplan.runtime.plan import Plan
 from mixplan.runtime.request import Ints, Logits
 from mixplan.runtime.sampling import Sampler, SamplingParams
+from mixplan.runtime.scheduler import Scheduler
 from mixplan.runtime.text.chat import Message
 from mixplan.runtime.text.stop import StopScanner
 from mixplan.runtime.text.stream import StreamDecoder
 from mixplan.runtime.text.tokenizer import Tokenizer
 
-__all__ = ["Chunk", "Generation", "Prompt", "Stats", "generate", "generate_batch", "generate_text"]
+__all__ = ["ActiveRequest", "Chunk", "Generation", "Prompt", "Stats", "generate", "generate_batch", "generate_text"]
 
 # Text, token ids, or chat messages ({"role": ..., "content": ...}).
 Prompt: TypeAlias = str | Sequence[int] | Sequence[Message]
@@ -147,7 +147,7 @@ def generate_batch(
     """
     started = clock()
     chosen = _params(model, params, settings, len(prompts))
-    requests = [_Request(model, index, prompt, p, text) for index, (prompt, p) in enumerate(zip(prompts, chosen, strict=True))]
+    requests = [ActiveRequest(model, index, prompt, p, text) for index, (prompt, p) in enumerate(zip(prompts, chosen, strict=True))]
     return _run(model, requests, started, clock)
 
 
@@ -167,7 +167,7 @@ def _params(
     return list(params)
 
 
-class _Request:
+class ActiveRequest:
     """One request's state: what is left of its prompt, and how its next token becomes text."""
 
     def __init__(self, model: SteppingModel, index: int, prompt: Prompt, params: SamplingParams, text: bool) -> None:
@@ -202,6 +202,8 @@ class _Request:
         self.token = -1
         self.count = 0
         self.first = 0.0
+        self.arrived = 0.0
+        self.done = False
 
     @property
     def pending(self) -> int:
@@ -226,6 +228,7 @@ class _Request:
                 reason = "length"
         if reason is None:
             return Chunk(text, token, self.index, elapsed)
+        self.done = True
         if reason != "stop" and self.decoder is not None:
             # What was held back: an incomplete character, then a text that might have become a stop string.
             text += self.scanner.push(self.decoder.flush())
@@ -261,53 +264,13 @@ def _checked_ids(prompt: Sequence[Any], vocab: int) -> list[int]:
     return [int(token) for token in prompt]
 
 
-@dataclass
-class _Step:
-    """One ragged step in the making."""
-
-    tokens: list[int] = field(default_factory=list)
-    positions: list[int] = field(default_factory=list)
-    sequences: list[int] = field(default_factory=list)
-    rows: list[int] = field(default_factory=list)
-    wanted: list[_Request] = field(default_factory=list)
-
-    def add(self, request: _Request, tokens: Sequence[int], sample: bool) -> None:
-        self.tokens += tokens
-        self.positions += range(request.cached, request.cached + len(tokens))
-        self.sequences += [request.sequence] * len(tokens)
-        request.cached += len(tokens)
-        if sample:
-            self.rows.append(len(self.tokens) - 1)
-            self.wanted.append(request)
-
-
-def _run(model: SteppingModel, requests: list[_Request], started: float, clock: Callable[[], float]) -> Iterator[Chunk]:
-    room, spec = model.max_step_tokens, model.caches
-    most = min(room, spec.max_sequences)
-    waiting = list(reversed(requests))
-    running: list[_Request] = []
+def _run(model: SteppingModel, requests: list[ActiveRequest], started: float, clock: Callable[[], float]) -> Iterator[Chunk]:
+    scheduler: Scheduler[Chunk] = Scheduler(model, clock=clock)
+    for request in requests:
+        request.arrived = started
+        scheduler.add(request)
     try:
-        while waiting or running:
-            # As many as are sure to fit until their end; one alone always does.
-            while waiting and len(running) < most and (not running or sum(r.pages for r in [*running, waiting[-1]]) <= spec.pages):
-                running.append(waiting.pop())
-            step = _Step()
-            for request in running:
-                if not request.pending:
-                    step.add(request, [request.token], sample=True)
-            for request in running:
-                size = min(request.pending, room - len(step.tokens))
-                # A request of the first loop has no prompt left, so it is not taken twice.
-                if size > 0:
-                    step.add(request, request.prompt[request.cached : request.cached + size], sample=size == request.pending)
-            logits = model.step(step.tokens, step.positions, step.sequences, step.rows if step.rows else "none")
-            for row, request in enumerate(step.wanted):
-                chunk = request.accept(request.sampler.sample(logits[row]), clock() - started)
-                if chunk.finish_reason is not None:
-                    running.remove(request)
-                    model.free(request.sequence)
-                yield chunk
+        while scheduler.busy:
+            yield from scheduler.step()
     finally:
-        for request in running:
-            if request.cached:
-                model.free(request.sequence)
+        scheduler.close()
