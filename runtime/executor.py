@@ -8,7 +8,7 @@ from time import perf_counter_ns
 import numpy as np
 
 from mixplan.runtime.errors import UnsupportedError
-from mixplan.runtime.hal import Array, LoadedRegion, Step, TappableRegion
+from mixplan.runtime.hal import Array, LoadedRegion, ProfiledRegion, Step, TappableRegion
 from mixplan.runtime.plan import Plan
 
 __all__ = ["Executor", "Tap"]
@@ -64,6 +64,14 @@ class Executor:
             region.name: {"seconds": nanoseconds / 1e9, "calls": float(self.calls), **loaded.metrics()}
             for region, loaded, nanoseconds in zip(self._plan.regions, self._regions, self.nanoseconds, strict=True)
         }
+
+    def op_seconds(self) -> list[tuple[int, int, float]]:
+        """(region, node, seconds so far) of each op that runs; node -1 for the whole of a region whose device keeps no times of ops."""
+        found = []
+        for number, loaded in enumerate(self._regions):
+            ops = loaded.op_seconds() if isinstance(loaded, ProfiledRegion) else []
+            found += [(number, node, seconds) for node, seconds in ops] or [(number, -1, self.nanoseconds[number] / 1e9)]
+        return found
 
     def close(self) -> None:
         """Close all regions."""

@@ -24,6 +24,7 @@ __all__ = [
     "DeviceFactory",
     "DeviceOptions",
     "LoadedRegion",
+    "ProfiledRegion",
     "Step",
     "Support",
     "TappableRegion",
@@ -49,6 +50,8 @@ class DeviceOptions:
 
     threads: int | None = None
     isa: str | None = None
+    profile: bool = False
+    """Keep the time of every op, where the device can."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,17 @@ class LoadedRegion(Protocol):
     @property
     def isa(self) -> str:
         """The instruction set or architecture that it runs on, for the placement summary ("numpy" for the reference)."""
+
+
+@runtime_checkable
+class ProfiledRegion(Protocol):
+    """A loaded region that keeps the time of its ops."""
+
+    def op_seconds(self) -> list[tuple[int, float]]:
+        """(index into the plan's nodes, seconds since it was loaded) of each op that runs; nodes that need no op of their own are missing.
+
+        Empty where no profile was asked for at load.
+        """
 
 
 @runtime_checkable

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Metrics", "peak_rss_bytes"]
+__all__ = ["Metrics", "OpTime", "peak_rss_bytes"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,18 @@ class Metrics:
     def to_dict(self) -> dict[str, Any]:
         """As plain data, for JSON."""
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class OpTime:
+    """Seconds spent in one op since the model was loaded. `region` and `node` are indices into the plan's.
+
+    A node that is missing needed no op, or its work is done by the op of a node beside it. Node -1 is all of a region that keeps no times.
+    """
+
+    region: int
+    node: int
+    seconds: float
 
 
 def peak_rss_bytes() -> int:

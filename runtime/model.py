@@ -18,7 +18,7 @@ from mixplan.runtime.errors import InternalError, OptionError, RequestError
 from mixplan.runtime.executor import Executor, Tap
 from mixplan.runtime.hal import PAGE_SIZE, CacheSpec, DeviceOptions, Step
 from mixplan.runtime.kv_cache import PagedCache, Span
-from mixplan.runtime.metrics import Metrics, peak_rss_bytes
+from mixplan.runtime.metrics import Metrics, OpTime, peak_rss_bytes
 from mixplan.runtime.placement import Placement, check_options, load_regions
 from mixplan.runtime.plan import Plan
 from mixplan.runtime.plan_check import check_decoder
@@ -50,6 +50,7 @@ def load(
     max_step_tokens: int | None = None,
     isa: str | None = None,
     verify: Verify = "full",
+    profile: bool = False,
 ) -> Model:
     """Read, verify and load the plan at `path`.
 
@@ -57,7 +58,7 @@ def load(
     the log `mixplan.runtime`; a name ("cpu", "reference", "null") wants all of it there. threads: default, the cores this process may use.
     trust: load the plan's own native code whoever made it (see trust.py). kv_tokens: tokens that the KV cache holds, over all sequences;
     default, the context length, as far as a quarter of the memory allows. max_step_tokens: at most the plan's own. isa: force an ISA level.
-    verify: "manifest" does not hash the weights.
+    verify: "manifest" does not hash the weights. profile: keep the time of every op, for `Model.profile`.
 
     Raises PlanError for a plan that must not be run, UnsupportedError where `device` or `isa` cannot, OptionError for values out of range.
     """
@@ -72,7 +73,7 @@ def load(
         loaded.trusted, loaded.trust_reason = (True, "trust=True was given") if trust else trust_digest(loaded.digest, loaded.root)
         limit = _step_limit(loaded.plan, max_step_tokens)
         caches = _cache_spec(loaded.plan, max_sequences, kv_tokens)
-        regions, placement = load_regions(loaded, caches, device, DeviceOptions(threads=threads, isa=isa))
+        regions, placement = load_regions(loaded, caches, device, DeviceOptions(threads=threads, isa=isa, profile=profile))
     except BaseException:
         loaded.close()
         raise
@@ -250,6 +251,11 @@ class Model:
                 weight_bytes=sum(entry.size for name, entry in plan.files.items() if name.endswith(".safetensors")),
                 peak_rss_bytes=peak_rss_bytes(),
             )
+
+    def profile(self) -> tuple[OpTime, ...]:
+        """Seconds in each op since loading, in the plan's order; of the plan's regions only where it was loaded without `profile`."""
+        with self._lock:
+            return tuple(OpTime(region, node, seconds) for region, node, seconds in self._executor.op_seconds())
 
     def close(self) -> None:
         """Release devices and files. Further calls do nothing."""

@@ -8,7 +8,7 @@ from typing import Any
 from mixplan.runtime.devices.registry import create_device
 from mixplan.runtime.errors import MixplanError
 from mixplan.runtime.hal import DeviceOptions
-from mixplan.targets.hardware import hardware
+from mixplan.runtime.hardware import hardware
 from mixplan.targets.registry import get_target, target_names
 
 __all__ = ["summary"]

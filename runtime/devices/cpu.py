@@ -39,6 +39,8 @@ class CpuDevice:
             raise OptionError(f"threads is {threads}; allowed are 1 to {_MAX_THREADS}.")
         self._threads = threads
         self._isa = options.isa
+        # The variable is for programs that load plans themselves.
+        self._profile = options.profile or os.environ.get("MIXPLAN_PROFILE") == "1"
 
     def supported(self) -> Support:
         """On Linux, on a CPU that some level is built for."""
@@ -51,7 +53,7 @@ class CpuDevice:
         """See Device.load."""
         if caches.page_size != PAGE_SIZE:
             raise InternalError(f"The CPU kernels are built for pages of {PAGE_SIZE} tokens, not {caches.page_size}.")
-        return _CpuRegion(plan, region_index, caches, self._threads, self._isa)
+        return _CpuRegion(plan, region_index, caches, self._threads, self._isa, self._profile)
 
 
 def _reserve(size: int, what: str) -> mmap.mmap:
@@ -76,8 +78,9 @@ def _pointers(addresses: Sequence[int]) -> ctypes.Array[ctypes.c_void_p]:
 
 
 class _CpuRegion:
-    def __init__(self, plan: LoadedPlan, region_index: int, caches: CacheSpec, threads: int, isa: str | None) -> None:
+    def __init__(self, plan: LoadedPlan, region_index: int, caches: CacheSpec, threads: int, isa: str | None, profile: bool) -> None:
         self._plan = plan
+        self._profiled = profile
         region = plan.plan.regions[region_index]
         self._inputs = [(value, plan.plan.values[value]) for value in region.inputs]
         self._outputs = [(value, plan.plan.values[value]) for value in region.outputs]
@@ -111,9 +114,8 @@ class _CpuRegion:
             _pointers(kv),
             caches.pages,
             caches.max_pages_per_sequence,
-            int(os.environ.get("MIXPLAN_PROFILE", "") == "1"),
+            int(self._profiled),
         )
-        self._profiled = bool(arguments.profile)
         self._kept = _reserve(sum(self._kept_size(value) for _, value in self._outputs), "outputs")
         self._handle = functions.mixplan_create(ctypes.byref(arguments))
         if not self._handle:
@@ -185,14 +187,18 @@ class _CpuRegion:
         sizes = dict(zip(("arena_bytes", "scratch_bytes", "kv_bytes"), map(float, map(len, self._memory)), strict=False))
         return {**sizes, "threads": float(self._threads)}
 
-    def profile(self) -> list[tuple[str, str, float]]:
-        """(op, node, seconds so far) of every op, where the environment had MIXPLAN_PROFILE=1 at load; empty otherwise."""
+    def op_seconds(self) -> list[tuple[int, float]]:
+        """See ProfiledRegion.op_seconds."""
         if self._handle is None or not self._profiled:
             return []
         nanoseconds, nodes = (ctypes.c_int64 * self._library.ops)(), (ctypes.c_int32 * self._library.ops)()
         self._library.functions.mixplan_profile(self._handle, nanoseconds, nodes)
-        plan = self._plan.plan
-        return [(plan.nodes[n - 1].op, plan.nodes[n - 1].name, ns / 1e9) for ns, n in zip(nanoseconds, nodes, strict=True)]
+        return [(node - 1, ns / 1e9) for ns, node in zip(nanoseconds, nodes, strict=True)]
+
+    def profile(self) -> list[tuple[str, str, float]]:
+        """(op, node's name, seconds so far) of every op; empty where no profile was asked for."""
+        nodes = self._plan.plan.nodes
+        return [(nodes[index].op, nodes[index].name, seconds) for index, seconds in self.op_seconds()]
 
     def close(self) -> None:
         """Stop the threads, unload the library; the memory goes with the last array that shows it."""

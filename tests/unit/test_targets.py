@@ -6,17 +6,17 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
+from mixplan.runtime import hardware as hardware_module
 from mixplan.runtime.devices import cpu_info
 from mixplan.runtime.dtypes import DType
 from mixplan.runtime.errors import OptionError, UnsupportedError
+from mixplan.runtime.hardware import hardware
 from mixplan.runtime.ops import OPS
 from mixplan.runtime.plan import Model, Node, Plan, Provenance, Region, Sym, Value
-from mixplan.targets import hardware as hardware_module
 from mixplan.targets import registry
 from mixplan.targets.base import CompileOptions, Target
 from mixplan.targets.cpu.codegen.ops.table import EMITTERS, POINTWISE
 from mixplan.targets.cpu.target import CpuTarget
-from mixplan.targets.hardware import hardware
 from mixplan.targets.registry import get_target, target_names
 
 T = Sym("T")

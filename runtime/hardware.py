@@ -1,4 +1,4 @@
-"""This machine's hardware, as one record of normalised facts that the cost models and `mixplan targets` read."""
+"""This machine's hardware, as one record of normalised facts that cost models, `mixplan targets` and `mixplan bench` read."""
 
 from __future__ import annotations
 
