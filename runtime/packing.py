@@ -214,7 +214,7 @@ def quantize_act(x: NDArray[np.float32], group: int) -> tuple[NDArray[np.int8], 
     """Quantize activations x [..., K] to int8, symmetric, with one scale for each row and group (group 0: for each row).
 
     Returns q i8 [..., Kp] (zeros in the padding; Kp = K up to a multiple of the group, or of 32), scales f32 [..., G] and
-    sums f32 [..., G] = scale * sum(q). scale = absmax / 127, or 1 where that is 0; q rounds half to even.
+    sums f32 [..., G] = scale * sum(q). scale = absmax / 127, or 1 where absmax is below 2^-100; q = x * (1 / scale), half to even.
     """
     k = x.shape[-1]
     width = round_up(k, group or 32)
@@ -222,8 +222,9 @@ def quantize_act(x: NDArray[np.float32], group: int) -> tuple[NDArray[np.int8], 
     padded[..., :k] = x
     grouped = padded.reshape(*x.shape[:-1], width // group if group else 1, group or width)
     with np.errstate(all="ignore"):
-        scales = np.max(np.abs(grouped), axis=-1, initial=0.0) / np.float32(127)
-        scales = np.where(scales == 0, np.float32(1), scales).astype(np.float32)
-        codes = np.nan_to_num(np.clip(np.rint(grouped / scales[..., None]), -127, 127), copy=False).astype(np.int8)
+        largest = np.max(np.abs(grouped), axis=-1, initial=0.0)
+        scales = np.where(largest < np.float32(2.0**-100), np.float32(1), largest / np.float32(127)).astype(np.float32)
+        inverse = np.float32(1) / scales
+        codes = np.nan_to_num(np.clip(np.rint(grouped * inverse[..., None]), -127, 127), copy=False).astype(np.int8)
         sums = (scales * codes.sum(axis=-1, dtype=np.int32).astype(np.float32)).astype(np.float32)
     return codes.reshape(padded.shape), scales, sums

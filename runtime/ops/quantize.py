@@ -46,8 +46,8 @@ QUANTIZE: tuple[OpSpec, ...] = (
         _infer,
         _reference,
         "x [.., K] as int8, symmetric, with one scale for each row and `group` of columns (0: for each row). scale = absmax / 127, or 1 "
-        "where that is 0; q = x / scale rounded half to even, [.., Kp] with K padded by zeros to a multiple of the group, or of 32; "
-        "sums = scale * sum(q).",
+        "where absmax is below 2^-100; q = x * (1 / scale) rounded half to even, [.., Kp] with K padded by zeros to a multiple of the "
+        "group, or of 32; sums = scale * sum(q).",
         outputs=QUANTIZED_OUTPUTS,
         attrs={"group": int},
         defaults={"group": 0},

@@ -29,6 +29,8 @@ _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"\s*$')
 _KINDS = {"arena": "kArena", "const": "kConst", "input": "kInput", "output": "kOutput", "kv": "kKv"}
 # Element operations under which one thread does an op alone: some microseconds, several times what a barrier costs.
 _SERIAL_WORK = 8192
+# How the frame tells which size of the step decides whether an op is done by its readers.
+_FEW = {"": "kNever", "T": "kFewTokens", "R": "kFewLogits"}
 # Polls of a worker between steps before it goes to sleep: about a hundred microseconds.
 _IDLE_SPINS = 2000
 
@@ -75,7 +77,7 @@ def _inline(path: Path, seen: set[Path]) -> list[str]:
 def _headers(names: Sequence[str]) -> list[str]:
     seen: set[Path] = set()
     lines = ["#include <stdlib.h>", "#include <time.h>"]
-    for name in ("frame.h", "pool.h", *sorted(names)):
+    for name in ("frame.h", "pool.h", "kernels/args.h", *sorted(names)):
         lines += _inline(_TEMPLATES / name, seen)
     return lines
 
@@ -86,6 +88,7 @@ class _Entry:
     first: int
     node: int
     work: tuple[int, int, int, int]
+    few: str
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,7 @@ def _tables(builder: Builder) -> tuple[list[_Entry], list[_Place]]:
         if key not in known:
             known[key] = len(places)
             places += [_Place(*entry) for entry in key]
-        entries.append(_Entry(op.function, known[key], op.node + 1, _work(op)))
+        entries.append(_Entry(op.function, known[key], op.node + 1, _work(op), _FEW[op.few]))
     return entries, places
 
 

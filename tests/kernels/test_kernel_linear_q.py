@@ -30,6 +30,8 @@ def _consts(case: tuple[Any, ...]) -> str:
 
 GATED = [CASES[0], CASES[3], CASES[6]]
 KERNELS = [f"linear_q<{_consts(c)}>" for c in CASES] + [f"gated_linear_q<{_consts(c)},Fn::Silu>" for c in GATED]
+PROLOGUES = [("i4", 32, True, 100), ("i4", 64, True, 200), ("i8", 0, False, 576)]
+KERNELS += [f"linear_q<{_consts(c)},Pre::{pre}>" for c in PROLOGUES for pre in ("Plain", "Rms", "Layer")]
 EXTRA = 'extern "C" int64_t scratch(int64_t nt, int64_t k) { return linear_scratch((int)nt, k); }'
 
 
@@ -101,3 +103,50 @@ def test_rows_do_not_depend_on_the_batch(native: Any, case: tuple[Any, ...], mak
     all_rows = _run(native, kernel, weight, x, make_scratch, 2)
     for first, last in ((0, 1), (1, 3), (3, 7), (7, 20), (290, 300)):
         np.testing.assert_array_equal(_run(native, kernel, weight, x[first:last], make_scratch, 1), all_rows[first:last])
+
+
+@pytest.mark.parametrize("pre", ["Plain", "Rms", "Layer"])
+@pytest.mark.parametrize("case", PROLOGUES, ids=lambda c: "-".join(map(str, c)))
+def test_prologue(native: Any, case: tuple[Any, ...], pre: str, make_weight: Any, reference: Any, make_scratch: Any) -> None:
+    """Few rows are normed and quantized by every thread for itself, and give what the separate ops give; more rows use the given q."""
+    name, group, symmetric, columns = case
+    rng = np.random.default_rng(columns)
+    weight = make_weight(rng, WeightFormat.of(name, group, symmetric), 70, columns)
+    norm_weight, norm_bias = rng.standard_normal((2, columns)).astype(np.float32)
+    for rows, few, threads in ((1, 4, 1), (1, 4, 3), (3, 4, 2), (4, 4, 2), (5, 4, 2)):
+        wide = rng.standard_normal((rows, columns + 7)).astype(np.float32)
+        x = wide[:, :columns]
+        ops = {
+            "Plain": ("quantize_act", []),
+            "Rms": ("rms_norm_quant", [norm_weight]),
+            "Layer": ("layer_norm_quant", [norm_weight, norm_bias]),
+        }
+        op, parameters = ops[pre]
+        attrs = {"group": group} | ({} if pre == "Plain" else {"eps": 1e-5})
+        quantized = reference(op, attrs, [x, *parameters])
+        (want,) = reference("linear_q", weight.attrs, [*quantized, *weight.arrays, None, None])
+        q, scales, sums = quantized if rows > few else quantize_act(np.full_like(x, np.nan), group)
+        y = np.zeros((rows, 70), np.float32)
+        native.call(
+            f"linear_q<{_consts(case)},Pre::{pre}>",
+            threads=threads,
+            q=q,
+            ldq=q.shape[1],
+            q_scales=scales,
+            q_sums=sums,
+            ldg=scales.shape[1],
+            **weight.fields,
+            y=y,
+            ldy=70,
+            m=rows,
+            n=70,
+            scratch=make_scratch(native.number("scratch", threads, columns)),
+            x=wide,
+            ldx=wide.shape[1],
+            norm_weight=norm_weight if parameters else None,
+            norm_bias=norm_bias,
+            eps=1e-5,
+            few=few,
+        )
+        # A value on the edge between two codes may fall on either side of it when a norm's sum is added in another order.
+        np.testing.assert_allclose(y, want, rtol=1e-5, atol=(2e-6 if pre == "Plain" else 5e-3) * np.abs(want).max())

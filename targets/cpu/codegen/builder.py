@@ -12,7 +12,7 @@ from mixplan.targets.cpu.codegen.poly import Poly, product
 from mixplan.targets.cpu.codegen.ref import Buffer, Ref, contiguous_strides
 from mixplan.targets.cpu.codegen.writer import Operand, Writer
 
-__all__ = ["ALWAYS_PARALLEL", "Builder", "Function", "Op"]
+__all__ = ["ALWAYS_PARALLEL", "Builder", "Function", "Op", "Rows"]
 
 # The work of ops whose phases must see the same number of threads, whatever their size.
 ALWAYS_PARALLEL = Poly.of(1 << 40)
@@ -34,6 +34,20 @@ class Op:
     operands: tuple[Operand, ...]
     node: int
     work: Poly
+    # An op that later ones do in its place where the step has few tokens ("T") or rows ("R"); "" for all others.
+    few: str = ""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What an op that quantizes rows reads, kept so that the products that use its output can do it themselves. Layer norms have a bias."""
+
+    op: str
+    x: Ref
+    stride: Poly
+    weight: Ref | None
+    bias: Ref | None
+    eps: str
 
 
 @dataclass
@@ -51,6 +65,8 @@ class Builder:
     refs: dict[int, Ref] = field(default_factory=dict)
     # Values whose buffer is a region output: the outputs themselves, and what they are mere reshapes of.
     outputs: dict[int, Buffer] = field(default_factory=dict)
+    # By the value of their int8 output: the quantizing ops whose readers do their work in steps of few rows.
+    quantized: dict[int, Rows] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.constants = region_constants(self.plan, self.region)
@@ -106,7 +122,13 @@ class Builder:
         self.refs[index] = made
         return made
 
-    def emit(self, writer: Writer, node: int, work: Poly) -> None:
+    def readers(self, value: int) -> list[Node] | None:
+        """The region's nodes that read `value`; None where it also leaves the region."""
+        if value in self.region.outputs:
+            return None
+        return [node for node in self.plan.nodes[self.region.start : self.region.stop] if value in node.inputs]
+
+    def emit(self, writer: Writer, node: int, work: Poly, few: str = "") -> None:
         """Add an op that runs the written text, shared with earlier ops of the same text."""
         body = "\n".join(writer.lines)
         function = self.functions.get(body)
@@ -118,4 +140,4 @@ class Builder:
             for need in writer.scratch:
                 if need not in self.scratch:
                     self.scratch.append(need)
-        self.ops.append(Op(function.name, tuple(writer.operands), node, work))
+        self.ops.append(Op(function.name, tuple(writer.operands), node, work, few))

@@ -42,11 +42,15 @@ struct Call {
   int64_t pages, max_pages;
 };
 
+// Ops that are left out of steps with few tokens or few rows of logits, since the ops that read their output do their work themselves.
+enum Few : int32_t { kNever, kFewTokens, kFewLogits };
+
 struct Op {
   void (*run)(const Call&);
   int32_t operands;  // index of its first operand
   int32_t node;      // 1 + index of the node in the plan
   int64_t w0, wt, wr, wtt;  // work = w0 + wt*T + wr*R + wtt*T*T, in element operations
+  Few few;
 };
 
 // Where an operand lies: constants, region inputs and outputs by index, the arena at a byte offset, KV storage by layer.

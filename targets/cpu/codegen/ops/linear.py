@@ -25,6 +25,7 @@ _FUNCTIONS = {
     "sigmoid": "Fn::Sigmoid",
     "tanh": "Fn::Tanh",
 }
+_PROLOGUES = {"quantize_act": "Pre::Plain", "rms_norm_quant": "Pre::Rms", "layer_norm_quant": "Pre::Layer"}
 
 
 def check_weight(node: Node, values: Sequence[Value]) -> str:
@@ -110,8 +111,23 @@ def emit_linear_q(builder: Builder, node: Node, index: int) -> None:
     arguments += f", {k}, {integer(node, 'group_size')}"
     if gated:
         arguments += f", {_FUNCTIONS[text(node, 'activation')]}"
+    arguments += _prologue(builder, node, index, w)
     w.line(f"{node.op}<{arguments}>(a, c.tid, c.nt);")
     builder.emit(w, index, m * (max(n * k // 16, 1) * (2 if gated else 1)))
+
+
+def _prologue(builder: Builder, node: Node, index: int, w: Writer) -> str:
+    """Assign what the product needs to quantize few rows itself; returns the template argument, "" where it cannot."""
+    made = builder.quantized.get(node.inputs[0])
+    if made is None:
+        return ""
+    w.line(f"a.x = {w.pointer(made.x)}; a.ldx = {made.stride}; a.few = kFewRows;")
+    for name, ref in (("weight", made.weight), ("bias", made.bias)):
+        if ref is not None:
+            w.line(f"a.norm_{name} = {w.pointer(contiguous(builder, ref, index))};")
+    if made.eps:
+        w.line(f"a.eps = {made.eps};")
+    return f", {_PROLOGUES[made.op]}"
 
 
 def emit_grouped(builder: Builder, node: Node, index: int) -> None:

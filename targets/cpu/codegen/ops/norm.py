@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mixplan.runtime.dtypes import DType
-from mixplan.runtime.plan import Node, Value
-from mixplan.targets.cpu.codegen.builder import Builder
+from mixplan.runtime.plan import Node, Sym, Value
+from mixplan.targets.cpu.codegen.builder import Builder, Rows
 from mixplan.targets.cpu.codegen.layout import contiguous, last_contiguous, rows
 from mixplan.targets.cpu.codegen.ops.common import integer, number
 from mixplan.targets.cpu.codegen.poly import ONE, ZERO, Poly, product
@@ -75,11 +75,24 @@ def emit_quantize(builder: Builder, node: Node, index: int) -> None:
     w.use("kernels/quantize.h")
     w.line("QuantizeArgs a{};")
     w.line(f"a.x = {w.pointer(x)}; a.ldx = {ldx};")
+    eps = ""
     if node.op != "quantize_act":
         _parameters(builder, node, index, w)
-        w.line(f"a.eps = {literal(number(node, 'eps'), DType.f32)};")
+        eps = literal(number(node, "eps"), DType.f32)
+        w.line(f"a.eps = {eps};")
     w.line(f"a.q = {w.pointer(q, write=True)}; a.ldq = {q.shape[-1]};")
     w.line(f"a.scales = {w.pointer(scales, write=True)}; a.sums = {w.pointer(sums, write=True)}; a.ldg = {scales.shape[-1]};")
-    w.line(f"a.m = {product(x.shape[:-1])};")
+    count = product(x.shape[:-1])
+    w.line(f"a.m = {count};")
     w.line(f"{node.op}<{x.shape[-1]}, {integer(node, 'group')}>(a, c.tid, c.nt);")
-    builder.emit(w, index, x.size * 2)
+    few = str(count) if count in (Poly.of(Sym("T")), Poly.of(Sym("R"))) and _only_products(builder, node) else ""
+    if few:
+        weight, bias = (builder.optional(node, position) for position in (1, 2)) if eps else (None, None)
+        builder.quantized[node.outputs[0]] = Rows(node.op, x, ldx, weight, bias, eps)
+    builder.emit(w, index, x.size * 2, few)
+
+
+def _only_products(builder: Builder, node: Node) -> bool:
+    """Whether nothing but products reads what the node makes, so that they can make it themselves."""
+    readers = [builder.readers(value) for value in node.outputs]
+    return all(found is not None and all(reader.op in ("linear_q", "gated_linear_q") for reader in found) for found in readers)

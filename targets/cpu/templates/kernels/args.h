@@ -18,6 +18,8 @@ enum class Act { F32, BF16 };
 enum class Fn { None, Silu, Gelu, GeluTanh, Relu, Relu2, Sigmoid, Tanh };
 enum class Rope { Half, Interleaved };
 enum class Kv { F32, F16 };
+// How a product with int8 activations makes them itself when there are few rows: not at all, from x, or from a norm of x.
+enum class Pre { None, Plain, Rms, Layer };
 constexpr int kMaskCausal = 0, kMaskChunked = 1;
 constexpr int kPage = 32;  // tokens in a page of the KV cache
 
@@ -39,8 +41,9 @@ struct LinearArgs {
   void* scratch;          // linear_scratch(nt, K)
 };
 
-// linear_q<Fmt F, bool ASYM, int K, int GROUP> and gated_linear_q<..., Fn FN>: the same with int8 activations. F is I8 or I4.
+// linear_q<Fmt F, bool ASYM, int K, int GROUP, Pre PRE> and gated_linear_q<..., Fn FN, Pre PRE>: the same with int8 activations. F is I8 or I4.
 // K is the unpadded width; q has Kp = K rounded up to GROUP (to 32 where GROUP is 0) columns, of which the padding is zero.
+// With PRE and m <= few, q is not read: every thread quantizes the rows of x for itself, which costs less than a barrier after one that does.
 struct LinearQArgs {
   const int8_t* q;        // [m, Kp]
   int64_t ldq;
@@ -57,7 +60,14 @@ struct LinearQArgs {
   int64_t ldy;
   int64_t m, n;
   void* scratch;          // linear_scratch(nt, K)
+  const float* x;         // PRE: [m, K], with the norm's parameters
+  int64_t ldx;
+  const float* norm_weight;
+  const float* norm_bias;
+  float eps;
+  int64_t few;            // at most kFewRows
 };
+constexpr int kFewRows = 4;
 
 // grouped_linear<Fmt F, bool ASYM, int K, int GROUP>: y[t,j] = W[id[t,j]] x[t,j] + bias[id[t,j]]. An id outside [0, experts) gives zeros.
 struct GroupedLinearArgs {

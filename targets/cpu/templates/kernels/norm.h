@@ -5,13 +5,28 @@
 
 namespace mp {
 
+// What row functions call once for each vector they take: nothing, or a prefetch of the next line that somebody will want after the row.
+struct NoAhead {
+  MP_INLINE void step(NoAhead&) {}
+};
+struct LinesAhead {
+  const char* at;
+  const char* end;
+  MP_INLINE void step(LinesAhead& a) {
+    prefetch(a.at);
+    a.at = a.at < a.end ? a.at + 64 : a.at;
+  }
+};
+
 // y = x / sqrt(mean(x^2) + eps) * weight. Two partial sums, in the same order whatever calls it.
-template <int N>
-MP_INLINE void rms_norm_row(const float* x, const float* weight, float eps, float* y) {
+template <int N, class Ahead>
+MP_INLINE void rms_norm_row(const float* x, const float* weight, float eps, float* y, Ahead& ahead) {
   f32x16 s0 = splat(0.0f), s1 = splat(0.0f);
   int64_t i = 0;
   for (; i + 2 * kLanes <= N; i += 2 * kLanes) {
     const f32x16 a = load(x + i), b = load(x + i + kLanes);
+    Ahead::step(ahead);
+    Ahead::step(ahead);
     s0 += a * a;
     s1 += b * b;
   }
@@ -22,9 +37,15 @@ MP_INLINE void rms_norm_row(const float* x, const float* weight, float eps, floa
   const float scale = 1.0f / sqrtf(sum(s0 + s1) / (float)N + eps);
   for (i = 0; i < N; i += kLanes) {
     f32x16 v = load_n(x + i, N - i) * splat(scale);
+    Ahead::step(ahead);
     if (weight) v *= load_n(weight + i, N - i);
     store_n(y + i, v, N - i);
   }
+}
+template <int N>
+MP_INLINE void rms_norm_row(const float* x, const float* weight, float eps, float* y) {
+  NoAhead none;
+  rms_norm_row<N>(x, weight, eps, y, none);
 }
 
 // y = (x - mean) / sqrt(variance + eps) * weight + bias, with the variance taken around the mean (no cancellation).

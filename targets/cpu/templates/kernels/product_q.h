@@ -236,6 +236,7 @@ struct ProductQ {
   int64_t k;  // padded
 
   using Rows = RowsQ;
+  MP_INLINE int64_t block_bytes(int64_t k) { return k * kLanes * Packed<F>::kBits / 8; }
   MP_INLINE int64_t groups_of(int64_t k) { return GROUP ? k / (GROUP ? GROUP : 1) : 1; }
 
   // Fills the starting sums of m rows whose pointers are set, and pads the lists.
