@@ -31,8 +31,8 @@ _KINDS = {"arena": "kArena", "const": "kConst", "input": "kInput", "output": "kO
 _SERIAL_WORK = 8192
 # How the frame tells which size of the step decides whether an op is done by its readers.
 _FEW = {"": "kNever", "T": "kFewTokens", "R": "kFewLogits"}
-# Polls of a worker between steps before it goes to sleep: about a hundred microseconds.
-_IDLE_SPINS = 2000
+# Nanoseconds that a worker polls between steps before it goes to sleep.
+_IDLE_POLLING = 200_000
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def render_region(plan: Plan, region: Region) -> RenderedRegion:
             inputs=len(region.inputs),
             outputs=len(region.outputs),
             serial_work=_SERIAL_WORK,
-            idle_spins=_IDLE_SPINS,
+            idle_polling=_IDLE_POLLING,
             abi=ABI_VERSION,
             fingerprint=region_fingerprint(plan, region),
         )

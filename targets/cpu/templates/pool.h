@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "frame.h"
@@ -30,13 +31,19 @@ struct alignas(64) Barrier {
   char pad2[60];
 };
 
-// How long a thread polls before it sleeps. Polling is best while every thread has a core of its own, and far worse than sleeping once they
-// share cores; so the budget halves whenever polling was in vain, and grows back while it pays.
-constexpr int kLeastSpins = 100, kMostSpins = 6000;
+// How long a thread polls before it sleeps, in nanoseconds. Polling is best while every thread has a core of its own, and far worse than
+// sleeping once they share cores. So a wait that outlasts the longest budget halves it; one that does not, slept through or not, restores it.
+constexpr int64_t kLeastPolling = 10000, kMostPolling = 200000;
+
+static int64_t nanoseconds_now() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+}
 
 // All stores before the barrier are visible after it. The sleeper's count and the generation are sequentially consistent: either the
 // sleeper sees the new generation and does not sleep, or the last arriver sees the sleeper and wakes it.
-static void wait(Barrier* b, int nt, int* spins) {
+static void wait(Barrier* b, int nt, int64_t* polling) {
   const int32_t now = __atomic_load_n(&b->generation, __ATOMIC_RELAXED);
   if (__atomic_add_fetch(&b->arrived, 1, __ATOMIC_ACQ_REL) == nt) {
     __atomic_store_n(&b->arrived, 0, __ATOMIC_RELAXED);
@@ -44,17 +51,21 @@ static void wait(Barrier* b, int nt, int* spins) {
     if (__atomic_load_n(&b->sleepers, __ATOMIC_SEQ_CST)) syscall(SYS_futex, &b->generation, FUTEX_WAKE_PRIVATE, 1 << 30, 0, 0, 0);
     return;
   }
-  for (int i = *spins; i > 0; --i) {
-    if (__atomic_load_n(&b->generation, __ATOMIC_ACQUIRE) != now) {
-      *spins = *spins + *spins / 8 < kMostSpins ? *spins + *spins / 8 : kMostSpins;
-      return;
-    }
+  // Most waits end before the clock is read once.
+  int64_t began = 0;
+  for (int i = 1;; ++i) {
+    if (__atomic_load_n(&b->generation, __ATOMIC_ACQUIRE) != now) return;
     relax();
+    if (i % 32) continue;
+    const int64_t t = nanoseconds_now();
+    if (!began) began = t;
+    else if (t - began > *polling) break;
   }
-  *spins = *spins / 2 > kLeastSpins ? *spins / 2 : kLeastSpins;
   __atomic_add_fetch(&b->sleepers, 1, __ATOMIC_SEQ_CST);
   while (__atomic_load_n(&b->generation, __ATOMIC_SEQ_CST) == now) syscall(SYS_futex, &b->generation, FUTEX_WAIT_PRIVATE, now, 0, 0, 0);
   __atomic_sub_fetch(&b->sleepers, 1, __ATOMIC_SEQ_CST);
+  if (nanoseconds_now() - began <= kMostPolling) *polling = kMostPolling;
+  else *polling = *polling / 2 > kLeastPolling ? *polling / 2 : kLeastPolling;
 }
 
 }  // namespace mp

@@ -1,22 +1,10 @@
 // rms_norm and layer_norm over the last dimension. Rows are shared out to the threads.
 #pragma once
+#include "ahead.h"
 #include "args.h"
 #include "vec.h"
 
 namespace mp {
-
-// What row functions call once for each vector they take: nothing, or a prefetch of the next line that somebody will want after the row.
-struct NoAhead {
-  MP_INLINE void step(NoAhead&) {}
-};
-struct LinesAhead {
-  const char* at;
-  const char* end;
-  MP_INLINE void step(LinesAhead& a) {
-    prefetch(a.at);
-    a.at = a.at < a.end ? a.at + 64 : a.at;
-  }
-};
 
 // y = x / sqrt(mean(x^2) + eps) * weight. Two partial sums, in the same order whatever calls it.
 template <int N, class Ahead>
