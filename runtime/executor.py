@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mixplan.runtime.errors import UnsupportedError
-from mixplan.runtime.hal import Array, LoadedRegion, ProfiledRegion, Step, TappableRegion
+from mixplan.runtime.hal import Array, DecodingRegion, LoadedRegion, ProfiledRegion, RegionDecoder, Step, TappableRegion
 from mixplan.runtime.plan import Plan
 
 __all__ = ["Executor", "Tap"]
@@ -57,6 +58,17 @@ class Executor:
                 del border[value]
         self.calls += 1
         return [border[value] for value in self._plan.outputs]
+
+    def decoder(self, tables: NDArray[np.int32]) -> RegionDecoder | None:
+        """The short way for decode steps (see hal.DecodingRegion), where the plan is one region of a device that has it."""
+        if len(self._regions) != 1 or not isinstance(self._regions[0], DecodingRegion):
+            return None
+        return self._regions[0].decoder(tables)
+
+    def count(self, nanoseconds: int, calls: int) -> None:
+        """Enter steps that were made the short way."""
+        self.nanoseconds[0] += nanoseconds
+        self.calls += calls
 
     def metrics(self) -> dict[str, dict[str, float]]:
         """By region's name: seconds, calls, and what the device says."""

@@ -210,6 +210,11 @@ class ActiveRequest:
         """Prompt tokens that no step has taken yet."""
         return max(0, len(self.prompt) - self.cached)
 
+    @property
+    def left(self) -> int:
+        """Tokens that it may still get."""
+        return self.limit - self.count
+
     def accept(self, token: int, elapsed: float) -> Chunk:
         """Take the sampled token; decide whether it is the last."""
         self.token = token

@@ -7,24 +7,27 @@ pages, for the attention nodes that it hosts, in whatever layout suits it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mixplan.runtime.logit_rows import LogitRows
 from mixplan.runtime.plan_io import LoadedPlan
 
 __all__ = [
     "PAGE_SIZE",
     "Array",
     "CacheSpec",
+    "DecodingRegion",
     "Device",
     "DeviceFactory",
     "DeviceOptions",
     "LoadedRegion",
     "ProfiledRegion",
+    "RegionDecoder",
     "Step",
     "Support",
     "TappableRegion",
@@ -116,6 +119,30 @@ class LoadedRegion(Protocol):
     @property
     def isa(self) -> str:
         """The instruction set or architecture that it runs on, for the placement summary ("numpy" for the reference)."""
+
+
+class RegionDecoder(Protocol):
+    """Makes steps of one token of each of some sequences, all of whose logits are wanted. What `Step` promises holds here too."""
+
+    def run(self, tokens: Sequence[int], positions: Sequence[int], slots: Sequence[int]) -> LogitRows:
+        """One step. Token i is at `positions[i]` of the sequence in slot `slots[i]`, which ends there."""
+
+    def run_greedy(
+        self, tokens: Sequence[int], positions: Sequence[int], slots: Sequence[int], steps: int, stops: tuple[int, ...], seconds: float
+    ) -> tuple[list[int], LogitRows]:
+        """Up to `steps` steps, each with the most probable tokens of the one before; every sequence has the pages for them.
+
+        Gives the tokens found, step after step, and the logits of the last step. No step follows one that finds a token of `stops` or a
+        row without a finite largest logit (-1), nor one after which another would end later than `seconds` from the start.
+        """
+
+
+@runtime_checkable
+class DecodingRegion(Protocol):
+    """A loaded region with a shorter way for decode steps, where it is the whole plan."""
+
+    def decoder(self, tables: NDArray[np.int32]) -> RegionDecoder | None:
+        """`tables` are the block tables, at a place that does not change. None: this region has no shorter way."""
 
 
 @runtime_checkable

@@ -100,6 +100,25 @@ class PagedCache:
             self._cut(span)
         return [self._grow(span) for span in spans]
 
+    def extend(self, sequences: Sequence[int]) -> list[int]:
+        """As `reserve`, for one more token of each of these sequences; returns the slots. Lengths grow at `extended`."""
+        size, lengths, held = self.spec.page_size, self._lengths, self._held
+        slots = [self._slots.get(sequence, -1) for sequence in sequences]
+        for slot in slots:
+            if slot < 0 or lengths[slot] >= held[slot] * size:
+                # A new sequence, or one that needs a page.
+                return self.reserve([Span(sequence, self.length(sequence), self.length(sequence) + 1) for sequence in sequences])
+        return slots
+
+    def room(self, slots: Iterable[int]) -> int:
+        """How many more tokens fit into the last pages of each of these slots."""
+        return min(self._held[slot] * self.spec.page_size - self._lengths[slot] for slot in slots)
+
+    def extended(self, slots: Iterable[int], count: int = 1) -> None:
+        """The tokens that `extend` made room for are written: `count` in each slot, within its pages."""
+        for slot in slots:
+            self._lengths[slot] += count
+
     def commit(self, spans: Iterable[Span]) -> None:
         """The spans are written: their sequences now end at `stop`."""
         for span in spans:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mixplan.runtime.decode import Decoder, finite_best, whole_numbers
 from mixplan.runtime.errors import InternalError, OptionError, RequestError
 from mixplan.runtime.executor import Executor, Tap
 from mixplan.runtime.hal import PAGE_SIZE, CacheSpec, DeviceOptions, Step
 from mixplan.runtime.kv_cache import PagedCache, Span
+from mixplan.runtime.logit_rows import LogitRows
 from mixplan.runtime.metrics import Metrics, OpTime, peak_rss_bytes
 from mixplan.runtime.placement import Placement, check_options, load_regions
 from mixplan.runtime.plan import Plan
@@ -34,9 +36,12 @@ if TYPE_CHECKING:
 __all__ = ["Model", "load"]
 
 Floats: TypeAlias = NDArray[np.float32]
+Chosen = TypeVar("Chosen")
 
 _DEFAULT_KV_TOKENS = 1 << 20
 _MAX_SEQUENCES = 1 << 16
+# How long a call of decode_greedy lasts: long enough that Python counts for little, too short for a reader to notice.
+_GREEDY_SECONDS = 0.008
 
 
 def load(
@@ -100,6 +105,7 @@ class Model:
         self._executor = executor
         self._cache = cache
         self._load_seconds = load_seconds
+        self._decoder = Decoder(loaded.plan.model, executor, cache, max_step_tokens)
         self._lock = threading.RLock()
         self._tokenizer: Tokenizer | None = None
         self._closed = False
@@ -190,6 +196,56 @@ class Model:
             self._tokens += step.tokens
             self._seconds += perf_counter() - started
         return result
+
+    def decode(self, token_ids: Ints, sequences: Ints, choose: Callable[[LogitRows], Chosen]) -> Chosen:
+        """Append one token to each of the given sequences, and give what choose(logits) makes of the logits, one row a sequence.
+
+        The same as a step of these tokens, but quicker: the logits stay where the device put them, and the largest of each row is known
+        (`LogitRows.best`). They are valid during `choose` only, in which no other step can begin. Raises as `step` does; then, and where
+        `choose` raises, nothing has changed.
+        """
+        tokens, owners = whole_numbers(token_ids, "token_ids"), whole_numbers(sequences, "sequences")
+        with self._lock:
+            self._check_open()
+            started = perf_counter()
+            decoder = self._decoder
+            positions = decoder.positions(tokens, owners)
+            if decoder.short:
+                rows = decoder.run(tokens, owners, positions)
+                self._steps += 1
+                self._tokens += len(tokens)
+                self._seconds += perf_counter() - started
+            else:
+                rows = LogitRows(self.step(tokens, positions, owners))
+            try:
+                return choose(rows)
+            except BaseException:
+                decoder.undo(owners, positions)
+                raise
+
+    def decode_greedy(
+        self, token_ids: Ints, sequences: Ints, *, steps: int = 1, stops: tuple[int, ...] = (), seconds: float = _GREEDY_SECONDS
+    ) -> list[int]:
+        """Append one token to each of the given sequences, then the most probable one after it, and so on; gives the tokens found.
+
+        They come step after step, S * len(sequences) of them, for S steps of at most `steps`: fewer where a token of `stops` is found,
+        where a sequence fills its last KV page, and where one more step would likely end later than `seconds` from the start. The tokens
+        of the last step are not appended yet. Raises as `step` does, and InternalError where the largest logit is not a finite number;
+        then nothing has changed.
+        """
+        tokens, owners = whole_numbers(token_ids, "token_ids"), whole_numbers(sequences, "sequences")
+        with self._lock:
+            self._check_open()
+            started = perf_counter()
+            decoder = self._decoder
+            positions = decoder.positions(tokens, owners)
+            if not decoder.short:
+                return list(self.decode(tokens, owners, finite_best))
+            found = decoder.run_greedy(tokens, owners, positions, steps, stops, seconds)
+            self._steps += len(found) // len(tokens)
+            self._tokens += len(found)
+            self._seconds += perf_counter() - started
+            return found
 
     def prefill(self, token_ids: Ints, sequence: int = 0) -> Floats:
         """Append tokens to a sequence, in as many steps as max_step_tokens asks for; gives the logits after the last, [vocab_size]."""

@@ -24,13 +24,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mixplan.runtime.errors import InternalError, RequestError
+from mixplan.runtime.logit_rows import MAXIMA_BLOCK, LogitRows
 
 __all__ = ["Sampler", "SamplingParams"]
 
 # How many candidates a top_p without top_k looks at first; it looks at more only where they do not add up to top_p.
 _FIRST_LOOK = 256
 # Logits in one block, where the k largest are looked for by blocks.
-_BLOCK = 64
+_BLOCK = MAXIMA_BLOCK
+_IN_BLOCK = np.arange(_BLOCK)
 
 
 @dataclass(frozen=True)
@@ -99,18 +101,31 @@ class Sampler:
 
     def __init__(self, params: SamplingParams, prompt: Iterable[int] = ()) -> None:
         self.params = params
-        self._bits = np.random.PCG64(params.seed)
+        self.greedy = params.temperature == 0.0 and params.repetition_penalty == 1.0
+        """Whether it takes the most probable token, whatever came before."""
+        # A greedy request draws nothing.
+        self._bits = None if params.temperature == 0.0 else np.random.PCG64(params.seed)
         self._seen: set[int] = set(prompt) if params.repetition_penalty != 1.0 else set()
 
-    def sample(self, logits: NDArray[np.float32]) -> int:
-        """One token id from logits [V]; the logits are left as they are."""
+    def choose(self, logits: LogitRows, row: int) -> int:
+        """One token id from a row of logits, using what the device found out about it already."""
+        best = -1 if self._seen else logits.best[row]
+        if best >= 0 and self.greedy:
+            return best
+        maxima = None if best < 0 or logits.maxima is None else logits.maxima[row]
+        return self.sample(logits.rows[row], best, maxima)
+
+    def sample(self, logits: NDArray[np.float32], best: int = -1, maxima: NDArray[np.float32] | None = None) -> int:
+        """One token id from logits [V], which are left as they are. best, maxima: as in LogitRows, where known (-1 is not)."""
         p = self.params
         if self._seen:
-            logits = self._penalized(logits)
-        best = int(np.argmax(logits))
-        if not math.isfinite(float(logits[best])):
-            raise InternalError(f"The logits hold {float(logits[best])} at token {best}; a kernel of the plan computed no number.")
-        token = best if p.temperature == 0.0 else self._draw(logits)
+            logits, best, maxima = self._penalized(logits), -1, None
+        if best < 0:
+            best = int(np.argmax(logits))
+        top = float(logits[best])
+        if not math.isfinite(top):
+            raise InternalError(f"The logits hold {top} at token {best}; a kernel of the plan computed no number.")
+        token = best if p.temperature == 0.0 else self._draw(logits, top, maxima)
         if p.repetition_penalty != 1.0:
             self._seen.add(token)
         return token
@@ -124,23 +139,29 @@ class Sampler:
         out[ids] = np.where(row < 0, row * penalty, row / penalty)
         return out
 
-    def _draw(self, logits: NDArray[np.float32]) -> int:
+    def _draw(self, logits: NDArray[np.float32], top: float, maxima: NDArray[np.float32] | None) -> int:
         """The inverse of the cumulative distribution at one uniform number, in float64."""
-        ids, weights = candidates(logits, self.params)
+        assert self._bits is not None
+        ids, weights = candidates(logits, self.params, top, maxima)
         cumulative = np.cumsum(weights)
         uniform = float(int(self._bits.random_raw()) >> 11) * 2.0**-53
         at = int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
         return int(ids[min(at, len(ids) - 1)])
 
 
-def candidates(logits: NDArray[np.float32], params: SamplingParams) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def candidates(
+    logits: NDArray[np.float32], params: SamplingParams, top: float | None = None, maxima: NDArray[np.float32] | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Token ids that may be drawn and their unnormalized probabilities, for logits [V] and a temperature above 0.
 
-    With top_k or top_p the most probable id comes first; otherwise ids stay in their own order. The most probable one has weight 1.
+    top, maxima: the largest of all logits and of each 64, where known. With top_k or top_p the most probable id comes first; otherwise ids
+    stay in their own order. The most probable one has weight 1.
     """
-    top, vocab = float(logits.max()), logits.shape[0]
+    vocab = logits.shape[0]
+    if top is None:
+        top = float(logits.max())
     if 0 < params.top_k < vocab:
-        ids = _largest(logits, params.top_k)
+        ids = _largest(logits, params.top_k, maxima)
         weights = _weights(logits[ids], top, params.temperature)
         if params.top_p < 1.0:
             ids, weights = _nucleus(ids, weights, params.top_p * float(weights.sum()))
@@ -148,10 +169,10 @@ def candidates(logits: NDArray[np.float32], params: SamplingParams) -> tuple[NDA
         everything = _weights(logits, top, params.temperature)
         wanted = params.top_p * float(everything.sum())
         look = min(_FIRST_LOOK, vocab)
-        ids = _largest(logits, look)
+        ids = _largest(logits, look, maxima)
         while look < vocab and float(everything[ids].sum()) < wanted:
             look = min(look * 8, vocab)
-            ids = _largest(logits, look)
+            ids = _largest(logits, look, maxima)
         ids, weights = _nucleus(ids, everything[ids], wanted)
     elif params.min_p > 0.0:
         # Generously those near the top; the weights decide below.
@@ -174,14 +195,19 @@ def _weights(logits: NDArray[np.float32], top: float, temperature: float) -> NDA
     return weights
 
 
-def _largest(values: NDArray[np.float32], k: int) -> NDArray[np.int64]:
+def _largest(values: NDArray[np.float32], k: int, maxima: NDArray[np.float32] | None = None) -> NDArray[np.int64]:
     """Indices of the k largest, largest first, the lowest index first among equals, without sorting the others."""
     size = values.shape[0]
     near = np.arange(size)
     if k * 4 * _BLOCK <= size:
-        # k blocks have a maximum of at least the k-th largest maximum, so the k largest values are all at least that.
-        maxima = values[: size // _BLOCK * _BLOCK].reshape(-1, _BLOCK).max(axis=1)
-        near = np.flatnonzero(values >= np.partition(maxima, maxima.shape[0] - k)[maxima.shape[0] - k])
+        if maxima is None:
+            maxima = values[: size // _BLOCK * _BLOCK].reshape(-1, _BLOCK).max(axis=1)
+        # k blocks have a maximum of at least the k-th largest maximum, so the k largest values are all in such blocks.
+        blocks = np.flatnonzero(maxima >= np.partition(maxima, maxima.shape[0] - k)[maxima.shape[0] - k])
+        near = (blocks[:, None] * _BLOCK + _IN_BLOCK).ravel()
+        if maxima.shape[0] * _BLOCK != size:
+            # The last block is short, or was left out.
+            near = np.concatenate([near[near < size], np.arange(maxima.shape[0] * _BLOCK, size)])
     found = values[near]
     if k < found.shape[0]:
         kept = found >= np.partition(found, found.shape[0] - k)[found.shape[0] - k]

@@ -12,13 +12,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from itertools import cycle
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mixplan.runtime.errors import OptionError
 from mixplan.runtime.hal import CacheSpec
+from mixplan.runtime.logit_rows import LogitRows
 from mixplan.runtime.request import Ints, Logits
 from mixplan.runtime.sampling import Sampler
 
@@ -38,13 +40,24 @@ class SteppedModel(Protocol):
     def free(self, sequence: int) -> None: ...
 
 
+Chosen = TypeVar("Chosen")
+
+
+@runtime_checkable
+class DecodingModel(Protocol):
+    """What a model may have besides: quicker steps of one token a sequence. See `mixplan.runtime.Model`."""
+
+    def decode(self, token_ids: Ints, sequences: Ints, choose: Callable[[LogitRows], Chosen]) -> Chosen: ...
+    def decode_greedy(self, token_ids: Ints, sequences: Ints, *, steps: int = 1, stops: tuple[int, ...] = ()) -> list[int]: ...
+
+
 Out = TypeVar("Out", covariant=True)
 
 
 class Schedulable(Protocol[Out]):
     """One request. `cached` tokens are in the model; `token` comes next once the prompt is. It takes `pages` KV pages at most.
 
-    arrived: the clock's time when it came, which its times are counted from.
+    eos: tokens that end it. arrived: the clock's time when it came, which its times are counted from.
     """
 
     prompt: list[int]
@@ -54,10 +67,15 @@ class Schedulable(Protocol[Out]):
     pages: int
     arrived: float
     sampler: Sampler
+    eos: frozenset[int]
 
     @property
     def pending(self) -> int:
         """Prompt tokens that no step has taken yet."""
+
+    @property
+    def left(self) -> int:
+        """Tokens that it may still get."""
 
     @property
     def done(self) -> bool:
@@ -100,6 +118,7 @@ class Scheduler(Generic[Result]):
         if prefill_tokens is not None and prefill_tokens < 1:
             raise OptionError(f"prefill_tokens is {prefill_tokens}; it must be at least 1, or prompts would wait for ever.")
         self._model = model
+        self._decoding = model if isinstance(model, DecodingModel) else None
         self._clock = clock
         self._prefill = _DEFAULT_PREFILL if prefill_tokens is None else prefill_tokens
         self._most = min(model.max_step_tokens, model.caches.max_sequences)
@@ -127,19 +146,26 @@ class Scheduler(Generic[Result]):
         self._waiting.append(request)
 
     def step(self) -> list[Result]:
-        """Run one step; gives what each request that got its next token made of it. Call only while `busy`."""
+        """Run one step, or several where nothing but greedy decoding is to be done; gives what requests made of their tokens, in order.
+
+        Call only while `busy`.
+        """
         self._admit()
-        step = self._compose()
-        logits = self._model.step(step.tokens, step.positions, step.sequences, step.rows if step.rows else "none")
+        wanted, tokens = self._decode() or self._mixed()
         results = []
-        for row, request in enumerate(step.wanted):
-            results.append(request.accept(request.sampler.sample(logits[row]), self._clock() - request.arrived))
-            if request.done:
-                self._pages -= request.pages
-                self._model.free(request.sequence)
-        if any(request.done for request in step.wanted):
+        for request, token in zip(cycle(wanted), tokens, strict=False):
+            # A stop string may end a request before the last of several steps.
+            if not request.done:
+                results.append(request.accept(token, self._clock() - request.arrived))
+                self._free_if_done(request)
+        if any(request.done for request in wanted):
             self._running = [request for request in self._running if not request.done]
         return results
+
+    def _free_if_done(self, request: Schedulable[Result]) -> None:
+        if request.done:
+            self._pages -= request.pages
+            self._model.free(request.sequence)
 
     def close(self) -> None:
         """Forget all requests and free what they hold."""
@@ -159,6 +185,28 @@ class Scheduler(Generic[Result]):
             self._running.append(request)
             self._pages += request.pages
 
+    def _decode(self) -> tuple[Sequence[Schedulable[Result]], Sequence[int]] | None:
+        """Steps of one token of each running request: the requests, and a token for each, or several rounds of them. None: prompts wait."""
+        wanted, model = self._running, self._decoding
+        if model is None or any(request.pending for request in wanted):
+            return None
+        last, sequences = [request.token for request in wanted], [request.sequence for request in wanted]
+        tokens: Sequence[int]
+        if all(request.sampler.greedy for request in wanted):
+            stops: frozenset[int] = frozenset().union(*(request.eos for request in wanted))
+            tokens = model.decode_greedy(last, sequences, steps=min(request.left for request in wanted), stops=tuple(stops))
+        else:
+            tokens = model.decode(last, sequences, lambda rows: _choose(wanted, rows))
+        for request in wanted:
+            request.cached += len(tokens) // len(wanted)
+        return wanted, tokens
+
+    def _mixed(self) -> tuple[Sequence[Schedulable[Result]], Sequence[int]]:
+        """One step of any kind, and a token for each request that is past its prompt."""
+        step = self._compose()
+        logits = self._model.step(step.tokens, step.positions, step.sequences, step.rows if step.rows else "none")
+        return step.wanted, _choose(step.wanted, LogitRows(logits))
+
     def _compose(self) -> _Step[Result]:
         step: _Step[Result] = _Step()
         prompts = []
@@ -177,3 +225,7 @@ class Scheduler(Generic[Result]):
             step.add(request, request.prompt[request.cached : request.cached + size], sample=size == request.pending)
             room -= size
         return step
+
+
+def _choose(wanted: Sequence[Schedulable[Result]], rows: LogitRows) -> list[int]:
+    return [request.sampler.choose(rows, row) for row, request in enumerate(wanted)]

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import mmap
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import prod
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mixplan.runtime.devices.cpu_abi import CreateArgs, StepArgs, attention_layers, region_constants
+from mixplan.runtime.devices.cpu_decode import CpuDecoder
 from mixplan.runtime.devices.cpu_info import allowed_cores, runnable_levels
 from mixplan.runtime.devices.cpu_library import open_library
-from mixplan.runtime.errors import CapacityError, InternalError, OptionError, RequestError
-from mixplan.runtime.hal import PAGE_SIZE, Array, CacheSpec, DeviceOptions, LoadedRegion, Step, Support
+from mixplan.runtime.devices.cpu_memory import address, reserve
+from mixplan.runtime.errors import CapacityError, InternalError, MixplanError, OptionError, RequestError
+from mixplan.runtime.hal import PAGE_SIZE, Array, CacheSpec, DeviceOptions, LoadedRegion, RegionDecoder, Step, Support
 from mixplan.runtime.plan import Value, dim_value
 from mixplan.runtime.plan_io import LoadedPlan
 
@@ -25,7 +28,6 @@ __all__ = ["CpuDevice"]
 _MAX_THREADS = 1024
 # Outputs up to this many bytes lie in memory that is kept; larger ones (logits of a long prompt) are given back after the step.
 _KEPT_OUTPUT = 16 << 20
-_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 
 class CpuDevice:
@@ -56,23 +58,6 @@ class CpuDevice:
         return _CpuRegion(plan, region_index, caches, self._threads, self._isa, self._profile)
 
 
-def _reserve(size: int, what: str) -> mmap.mmap:
-    """Zeroed memory, page-aligned, that takes room only where it is touched."""
-    try:
-        memory = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE)
-    except (OSError, OverflowError, ValueError) as error:
-        raise CapacityError(f"{size} bytes for {what} cannot be had: {error}.") from error
-    if size >= 4 << 20 and hasattr(mmap, "MADV_HUGEPAGE"):
-        # Only a matter of speed.
-        with contextlib.suppress(OSError):
-            memory.madvise(mmap.MADV_HUGEPAGE)
-    return memory
-
-
-def _address(memory: mmap.mmap) -> int:
-    return np.frombuffer(memory, np.uint8).ctypes.data
-
-
 def _pointers(addresses: Sequence[int]) -> ctypes.Array[ctypes.c_void_p]:
     return (ctypes.c_void_p * max(len(addresses), 1))(*addresses)
 
@@ -86,6 +71,8 @@ class _CpuRegion:
         self._outputs = [(value, plan.plan.values[value]) for value in region.outputs]
         self._handle: int | None = None
         self._process = os.getpid()
+        self._nanoseconds = 0
+        self._decoder: CpuDecoder | None = None
         self._library = open_library(plan, region, isa)
         try:
             self._create(region_index, caches, threads)
@@ -97,26 +84,29 @@ class _CpuRegion:
         region, library = self._plan.plan.regions[region_index], self._library
         functions = library.functions
         self._threads = threads
-        arena = _reserve(library.arena_bytes, "the arena")
-        scratch = _reserve(functions.mixplan_scratch_bytes(threads), "scratch")
+        arena = reserve(library.arena_bytes, "the arena")
+        scratch = reserve(functions.mixplan_scratch_bytes(threads), "scratch")
         layers = attention_layers(self._plan.plan, region)
-        sizes = [-(-functions.mixplan_kv_page_bytes(k) * caches.pages // mmap.PAGESIZE) * mmap.PAGESIZE for k in range(len(layers))]
-        cache = _reserve(sum(sizes), f"a KV cache of {caches.pages} pages")
-        kv = [_address(cache) + sum(sizes[:k]) for k in range(len(layers))]
+        # A page's layers lie side by side: layer by layer, a short context would touch a huge page in each of them.
+        sizes = [functions.mixplan_kv_page_bytes(k) for k in range(len(layers))]
+        stride = sum(sizes)
+        cache = reserve(stride * caches.pages, f"a KV cache of {caches.pages} pages")
+        kv = [address(cache) + sum(sizes[:k]) for k in range(len(layers))]
         # Kept alive, since the library holds their addresses.
         self._memory = [arena, scratch, cache]
         self._constants = [self._plan.constant(value) for value in region_constants(self._plan.plan, region)]
         arguments = CreateArgs(
             threads,
             _pointers([array.ctypes.data for array in self._constants]),
-            _address(arena),
-            _address(scratch),
+            address(arena),
+            address(scratch),
             _pointers(kv),
+            stride,
             caches.pages,
             caches.max_pages_per_sequence,
             int(self._profiled),
         )
-        self._kept = _reserve(sum(self._kept_size(value) for _, value in self._outputs), "outputs")
+        self._kept = reserve(sum(self._kept_size(value) for _, value in self._outputs), "outputs")
         self._handle = functions.mixplan_create(ctypes.byref(arguments))
         if not self._handle:
             raise CapacityError(f"{threads} threads cannot be started.", hint="Load the plan with fewer threads.")
@@ -138,12 +128,7 @@ class _CpuRegion:
 
     def run(self, step: Step, inputs: Mapping[int, Array]) -> dict[int, Array]:
         """See LoadedRegion.run."""
-        if self._handle is None:
-            raise InternalError("The region is closed.")
-        if self._process != os.getpid():
-            raise RequestError(
-                "The plan was loaded before this process was forked, and its threads stayed behind.", hint="Load it in this process."
-            )
+        self._check_usable()
         given = [self._input(step, index, value, inputs) for index, value in self._inputs]
         made, offset = [], 0
         for _, value in self._outputs:
@@ -157,13 +142,39 @@ class _CpuRegion:
             _pointers([array.ctypes.data for array in given]),
             _pointers([array.ctypes.data for array in made]),
         )
-        status = self._library.functions.mixplan_step(self._handle, ctypes.byref(arguments))
-        if status > 0:
-            node = self._plan.plan.nodes[status - 1]
-            raise RequestError(f"Op {node.op} (node {node.name!r}): an index is out of range.")
-        if status < 0:
-            raise InternalError(f"The kernels refused a step of {step.tokens} tokens and {step.rows} rows.")
+        self._call(self._library.functions.mixplan_step, ctypes.byref(arguments))
+        self._nanoseconds += arguments.nanoseconds
         return {index: array for (index, _), array in zip(self._outputs, made, strict=True)}
+
+    def decoder(self, tables: NDArray[np.int32]) -> RegionDecoder | None:
+        """See DecodingRegion.decoder."""
+        names = [value.name for _, value in self._inputs]
+        if self._handle is None or not self._library.logits or len(self._outputs) != 1 or not CpuDecoder.suits(names):
+            return None
+        step, decode = self._library.functions.mixplan_step, self._library.functions.mixplan_decode
+        self._decoder = CpuDecoder(partial(self._call, step), partial(self._call, decode), names, tables, self._library.logits)
+        return self._decoder
+
+    def _call(self, function: Callable[[int | None, Any], int], arguments: Any) -> None:
+        self._check_usable()
+        status = function(self._handle, arguments)
+        if status:
+            raise self._failed(status)
+
+    def _check_usable(self) -> None:
+        if self._handle is None:
+            raise InternalError("The region is closed.")
+        if self._process != os.getpid():
+            raise RequestError(
+                "The plan was loaded before this process was forked, and its threads stayed behind.", hint="Load it in this process."
+            )
+
+    def _failed(self, status: int) -> MixplanError:
+        """What a step's status other than 0 means."""
+        if status < 0:
+            return InternalError(f"The kernels refused the step: it has more than {self._library.max_tokens} tokens or rows.")
+        node = self._plan.plan.nodes[status - 1]
+        return RequestError(f"Op {node.op} (node {node.name!r}): an index is out of range.")
 
     def _shape(self, step: Step, value: Value) -> tuple[int, ...]:
         return tuple(dim_value(dim, tokens=step.tokens, rows=step.rows) for dim in value.shape)
@@ -183,9 +194,10 @@ class _CpuRegion:
         return np.frombuffer(self._kept, value.dtype.numpy, count=count, offset=offset).reshape(shape)
 
     def metrics(self) -> dict[str, float]:
-        """Bytes set aside (the system gives memory only for what is touched), and threads."""
+        """Bytes set aside (the system gives memory only for what is touched), threads, and the time spent in native code."""
         sizes = dict(zip(("arena_bytes", "scratch_bytes", "kv_bytes"), map(float, map(len, self._memory)), strict=False))
-        return {**sizes, "threads": float(self._threads)}
+        native = self._nanoseconds + (self._decoder.nanoseconds if self._decoder is not None else 0)
+        return {**sizes, "threads": float(self._threads), "native_seconds": native / 1e9}
 
     def op_seconds(self) -> list[tuple[int, float]]:
         """See ProfiledRegion.op_seconds."""

@@ -9,12 +9,23 @@ import ctypes
 import hashlib
 import json
 
-from mixplan.runtime.plan import Attr, Plan, Region
+from mixplan.runtime.dtypes import DType
+from mixplan.runtime.plan import Attr, Plan, Region, Sym
 
-__all__ = ["ABI_VERSION", "CreateArgs", "StepArgs", "attention_layers", "region_constants", "region_fingerprint"]
+__all__ = [
+    "ABI_VERSION",
+    "CreateArgs",
+    "DecodeArgs",
+    "StepArgs",
+    "attention_layers",
+    "logits_columns",
+    "logits_output",
+    "region_constants",
+    "region_fingerprint",
+]
 
 # Raised with every change of frame.h or of the orders below.
-ABI_VERSION = 2
+ABI_VERSION = 3
 
 
 def region_constants(plan: Plan, region: Region) -> tuple[int, ...]:
@@ -27,6 +38,23 @@ def attention_layers(plan: Plan, region: Region) -> tuple[int, ...]:
     """Indices into `plan.attention` of the region's attention nodes, ascending: the order of `CreateArgs.kv`."""
     layers = {node.attrs["layer"] for node in plan.nodes[region.start : region.stop] if node.op == "attention"}
     return tuple(sorted(layer for layer in layers if isinstance(layer, int)))
+
+
+def logits_output(plan: Plan, region: Region) -> int:
+    """Which of the region's outputs holds the logits [1, R, V], float32; -1 where none does."""
+    logits = plan.outputs[0] if plan.outputs else -1
+    if logits not in region.outputs:
+        return -1
+    value = plan.values[logits]
+    rows = len(value.shape) > 1 and value.shape[-2] == Sym("R") and all(dim == 1 for dim in value.shape[:-2])
+    return region.outputs.index(logits) if rows and value.dtype is DType.f32 and isinstance(value.shape[-1], int) else -1
+
+
+def logits_columns(plan: Plan, region: Region) -> int:
+    """V where the region makes the logits, else 0."""
+    at = logits_output(plan, region)
+    columns = plan.values[region.outputs[at]].shape[-1] if at >= 0 else 0
+    return columns if isinstance(columns, int) else 0
 
 
 def region_fingerprint(plan: Plan, region: Region) -> int:
@@ -63,6 +91,7 @@ class CreateArgs(ctypes.Structure):
         ("arena", ctypes.c_void_p),
         ("scratch", ctypes.c_void_p),
         ("kv", ctypes.POINTER(ctypes.c_void_p)),
+        ("kv_stride", ctypes.c_int64),
         ("pages", ctypes.c_int64),
         ("max_pages", ctypes.c_int64),
         ("profile", ctypes.c_int64),
@@ -81,4 +110,26 @@ class StepArgs(ctypes.Structure):
         ("block_tables", ctypes.c_void_p),
         ("inputs", ctypes.POINTER(ctypes.c_void_p)),
         ("outputs", ctypes.POINTER(ctypes.c_void_p)),
+        ("best", ctypes.c_void_p),
+        ("maxima", ctypes.c_void_p),
+        ("nanoseconds", ctypes.c_int64),
+    )
+
+
+class DecodeArgs(ctypes.Structure):
+    """mp::DecodeArgs of templates/frame.h."""
+
+    _fields_ = (
+        ("step", StepArgs),
+        ("ids", ctypes.c_void_p),
+        ("positions", ctypes.c_void_p),
+        ("lengths", ctypes.c_void_p),
+        ("step_positions", ctypes.c_void_p),
+        ("step_lengths", ctypes.c_void_p),
+        ("stops", ctypes.c_void_p),
+        ("stop_count", ctypes.c_int64),
+        ("steps", ctypes.c_int64),
+        ("budget", ctypes.c_int64),
+        ("found", ctypes.c_void_p),
+        ("done", ctypes.c_int64),
     )

@@ -9,7 +9,16 @@ import sys
 from _ctypes import dlclose
 from pathlib import Path
 
-from mixplan.runtime.devices.cpu_abi import ABI_VERSION, CreateArgs, StepArgs, attention_layers, region_constants, region_fingerprint
+from mixplan.runtime.devices.cpu_abi import (
+    ABI_VERSION,
+    CreateArgs,
+    DecodeArgs,
+    StepArgs,
+    attention_layers,
+    logits_columns,
+    region_constants,
+    region_fingerprint,
+)
 from mixplan.runtime.devices.cpu_info import isa_level_names, level_refusal, runnable_levels
 from mixplan.runtime.errors import OptionError, PlanError, UnsupportedError
 from mixplan.runtime.plan import Region
@@ -40,6 +49,8 @@ class Library:
             library.mixplan_create.restype = ctypes.c_void_p
             library.mixplan_step.argtypes = [ctypes.c_void_p, ctypes.POINTER(StepArgs)]
             library.mixplan_step.restype = ctypes.c_int32
+            library.mixplan_decode.argtypes = [ctypes.c_void_p, ctypes.POINTER(DecodeArgs)]
+            library.mixplan_decode.restype = ctypes.c_int32
             library.mixplan_destroy.argtypes = [ctypes.c_void_p]
             library.mixplan_destroy.restype = None
             for name in ("mixplan_kv_page_bytes", "mixplan_scratch_bytes"):
@@ -50,11 +61,10 @@ class Library:
         except AttributeError as error:
             self.close()
             raise PlanError(f"The {level} kernels are not a library of mixplan: {error}.") from error
-        facts = (ctypes.c_int64 * 9)()
+        facts = (ctypes.c_int64 * 16)()
         library.mixplan_describe(facts)
-        self.abi, self.arena_bytes, self.constants, self.inputs, self.outputs, self.layers, self.max_tokens, self.ops, self.fingerprint = (
-            facts
-        )
+        self.abi, self.arena_bytes, self.constants, self.inputs, self.outputs, self.layers, self.max_tokens, self.ops = facts[:8]
+        self.fingerprint, self.logits = facts[8:10]
 
     @property
     def functions(self) -> ctypes.CDLL:
@@ -72,12 +82,13 @@ class Library:
             len(region.outputs),
             len(attention_layers(plan.plan, region)),
             plan.plan.max_step_tokens,
+            logits_columns(plan.plan, region),
         )
-        found = (self.abi, self.constants, self.inputs, self.outputs, self.layers, self.max_tokens)
+        found = (self.abi, self.constants, self.inputs, self.outputs, self.layers, self.max_tokens, self.logits)
         if found != expected or self.arena_bytes < 0:
             raise PlanError(
                 f"The {self.level} kernels of region {region.name!r} do not belong to it: "
-                f"(ABI, constants, inputs, outputs, attention layers, step tokens) are {found}, not {expected}.",
+                f"(ABI, constants, inputs, outputs, attention layers, step tokens, columns of logits) are {found}, not {expected}.",
                 hint="Compile the plan again with this version of mixplan.",
             )
         if self.fingerprint != region_fingerprint(plan.plan, region):

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from mixplan import __version__
-from mixplan.runtime.devices.cpu_abi import ABI_VERSION, region_fingerprint
+from mixplan.runtime.devices.cpu_abi import ABI_VERSION, logits_columns, logits_output, region_fingerprint
 from mixplan.runtime.errors import MissingExtraError
 from mixplan.runtime.plan import Plan, Region
 from mixplan.targets.cpu.codegen.builder import Builder, Op
@@ -77,7 +77,7 @@ def _inline(path: Path, seen: set[Path]) -> list[str]:
 def _headers(names: Sequence[str]) -> list[str]:
     seen: set[Path] = set()
     lines = ["#include <stdlib.h>", "#include <time.h>"]
-    for name in ("frame.h", "pool.h", "kernels/args.h", *sorted(names)):
+    for name in ("frame.h", "pool.h", "kernels/args.h", "kernels/largest.h", *sorted(names)):
         lines += _inline(_TEMPLATES / name, seen)
     return lines
 
@@ -135,6 +135,7 @@ def render_region(plan: Plan, region: Region) -> RenderedRegion:
     builder = build_region(plan, region)
     arena_bytes = plan_memory(builder.ops)
     entries, places = _tables(builder)
+    logits = logits_output(plan, region)
     source = (
         _environment()
         .get_template("region.cpp.j2")
@@ -157,6 +158,8 @@ def render_region(plan: Plan, region: Region) -> RenderedRegion:
             idle_polling=_IDLE_POLLING,
             abi=ABI_VERSION,
             fingerprint=region_fingerprint(plan, region),
+            logits_output=max(logits, 0),
+            logits_columns=logits_columns(plan, region),
         )
     )
     return RenderedRegion(source, arena_bytes, len(builder.functions), len(builder.ops))

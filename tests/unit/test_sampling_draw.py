@@ -7,6 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from mixplan.runtime.errors import InternalError
+from mixplan.runtime.logit_rows import LogitRows
 from mixplan.runtime.sampling import Sampler, SamplingParams, candidates
 
 Floats = NDArray[np.float64]
@@ -139,3 +140,16 @@ def test_repetition_penalty_counts_generated_tokens_and_leaves_the_logits() -> N
 def test_nan_logits_are_an_error(temperature: float) -> None:
     with pytest.raises(InternalError, match="nan at token 1"):
         Sampler(SamplingParams(temperature=temperature)).sample(np.array([0, np.nan, 1], np.float32))
+
+
+@pytest.mark.parametrize("vocab", [1000, 4096, 49152, 49153])
+@pytest.mark.parametrize("settings", [{"top_k": 3}, {"top_k": 40, "top_p": 0.9}, {"top_p": 0.9}, {"min_p": 0.1}, {}])
+def test_what_the_device_knows_changes_no_choice(vocab: int, settings: dict[str, float]) -> None:
+    rows = np.stack([_logits(vocab, seed) for seed in range(3)])
+    rows[1] = np.round(rows[1])  # many equal logits
+    padded = np.pad(rows, ((0, 0), (0, -vocab % 64)), constant_values=-np.inf)
+    known = LogitRows(rows, rows.argmax(axis=1).tolist(), padded.reshape(3, -1, 64).max(axis=2))
+    params = SamplingParams(temperature=0.7, seed=1, **settings)  # type: ignore[arg-type]
+    with_it, without = Sampler(params), Sampler(params)
+    for row in (0, 1, 2) * 10:
+        assert with_it.choose(known, row) == without.choose(LogitRows(rows), row)

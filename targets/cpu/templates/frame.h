@@ -13,7 +13,8 @@ struct CreateArgs {
   void* const* constants;
   uint8_t* arena;    // 64-byte aligned, arena_bytes
   uint8_t* scratch;  // 64-byte aligned, mixplan_scratch_bytes(threads)
-  void* const* kv;   // one storage for each attention layer of the region
+  void* const* kv;   // where the first page of each attention layer of the region lies
+  int64_t kv_stride; // bytes from a layer's page to its next one: layers lie side by side within a page, so few tokens touch little memory
   int64_t pages;
   int64_t max_pages;
   int64_t profile;   // 1: count nanoseconds of every op
@@ -28,6 +29,26 @@ struct StepArgs {
   const int32_t* block_tables;
   void* const* inputs;
   void* const* outputs;
+  // Where `best` is given: the largest logits are looked for while they are in the cache.
+  int32_t* best;        // [R], the first column of the row's largest logit, -1 where that is not a finite number
+  float* maxima;        // [R, kLogits / 64 rounded up], the largest of each 64 columns, NaN where one of them is
+  int64_t nanoseconds;  // set by the step: how long it took
+};
+
+// Several greedy steps in one call: each takes the tokens that the one before it found most probable.
+struct DecodeArgs {
+  StepArgs step;         // one token of each sequence, and rows as many; with `best` and `maxima`
+  int64_t* ids;          // [tokens], the region inputs and step arrays that advance from step to step
+  int64_t* positions;
+  int64_t* lengths;
+  int32_t* step_positions;
+  int32_t* step_lengths;
+  const int32_t* stops;  // token ids after which no further step is made
+  int64_t stop_count;
+  int64_t steps;         // at most; every sequence has the pages for them
+  int64_t budget;        // nanoseconds: beyond the first, no step that would end later
+  int32_t* found;        // [steps][tokens], set
+  int64_t done;          // set: steps made
 };
 
 // What an op's function is called with, on every thread.
@@ -39,7 +60,7 @@ struct Call {
   int32_t* error;
   void* scratch;
   const StepArgs* step;
-  int64_t pages, max_pages;
+  int64_t pages, max_pages, kv_stride;
 };
 
 // Ops that are left out of steps with few tokens or few rows of logits, since the ops that read their output do their work themselves.

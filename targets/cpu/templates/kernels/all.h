@@ -3,6 +3,7 @@
 #include "attention.h"
 #include "embedding.h"
 #include "grouped_linear.h"
+#include "largest.h"
 #include "linear.h"
 #include "linear_q.h"
 #include "norm.h"

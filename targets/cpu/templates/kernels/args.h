@@ -156,6 +156,7 @@ struct AttentionArgs {
   int64_t max_pages;
   void* cache;            // this layer's pages
   int64_t pages;
+  int64_t page_stride;    // bytes between a layer's pages; 0: they lie one after the other
   int64_t t;
   float scale;
   float softcap;          // 0: none

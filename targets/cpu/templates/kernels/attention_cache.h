@@ -66,7 +66,8 @@ MP_INLINE typename KvElement<S>::Type* kv_page(const AttentionArgs& a, int64_t s
   if (index < 0 || index >= a.max_pages) return nullptr;
   const int64_t page = a.block_tables[slot * a.max_pages + index];
   if (page < 0 || page >= a.pages) return nullptr;
-  return (typename KvElement<S>::Type*)((char*)a.cache + page * kv_bytes_per_page<HKV, DK, DV, S>());
+  const int64_t stride = a.page_stride ? a.page_stride : kv_bytes_per_page<HKV, DK, DV, S>();
+  return (typename KvElement<S>::Type*)((char*)a.cache + page * stride);
 }
 MP_INLINE f32x16 load_kv(const float* p) { return load(p); }
 MP_INLINE f32x16 load_kv(const uint16_t* p) { return load_f16(p); }
