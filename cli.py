@@ -18,6 +18,7 @@ from mixplan import __version__
 from mixplan.compiler.commands.compile import compile_command
 from mixplan.compiler.commands.verify import verify_command
 from mixplan.runtime.terminal import decode_utf8, emit_json, plain_table, show
+from mixplan.targets.commands.bench import bench_command
 
 __all__ = ["main"]
 
@@ -69,7 +70,7 @@ def main(debug: bool) -> None:
     """Lower a model into a mixed-precision execution plan, and run the plan."""
 
 
-for _command in (compile_command, verify_command):
+for _command in (compile_command, verify_command, bench_command):
     main.add_command(_command)
 
 

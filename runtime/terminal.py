@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 __all__ = ["decode_utf8", "emit_json", "plain_table", "show"]
 
+_PIPE_WIDTH = 160
+
 
 def emit_json(data: Any) -> None:
     """Print `data` as JSON."""
@@ -41,7 +43,9 @@ def show(*parts: Any) -> None:
     """Print tables and text, one after the other."""
     from rich.console import Console
 
-    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=not sys.stdout.isatty())
+    terminal = sys.stdout.isatty()
+    # A pipe has no width: what reads it cuts lines itself, if it must.
+    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=not terminal, width=None if terminal else _PIPE_WIDTH)
     with console.capture() as shown:
         for part in parts:
             console.print(part)

@@ -85,7 +85,7 @@ def test_completion(shell: str) -> None:
     assert result.exit_code == 0 and "_MIXPLAN_COMPLETE" in result.stdout
 
 
-@pytest.mark.parametrize("command", ["compile", "run", "inspect", "verify", "passes", "targets", "completion"])
+@pytest.mark.parametrize("command", ["compile", "run", "bench", "inspect", "verify", "passes", "targets", "completion"])
 def test_help_teaches(command: str) -> None:
     result = _invoke(command, "--help")
     assert result.exit_code == 0 and len(result.stdout) > 150

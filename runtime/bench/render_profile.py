@@ -1,0 +1,63 @@
+"""A profile as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+__all__ = ["render_profile"]
+
+
+def render_profile(profile: Mapping[str, Any], table: Callable[..., Any]) -> list[Any]:
+    """One table for each grouping, and what is outside of native code."""
+    parts: list[Any] = [_headline(profile)]
+    for grouping in ("kernel", "layer", "region"):
+        rows = profile[f"by_{grouping}"]
+        if grouping == "region" and len(rows) < 2:
+            continue
+        columns = ("ops:r", "ms:r", "time:r", "MB:r", "GB/s:r", "GOP:r", "GOP/s:r", "ceiling:r")
+        made = table("", grouping, *columns)
+        for row in rows:
+            made.add_row(row["name"], str(row["ops"]), *_cells(row, f"{row['share'] * 100:.1f}%"))
+        parts.append(made)
+    return parts
+
+
+def _cells(row: Mapping[str, Any], share: str) -> tuple[str, ...]:
+    rates = [row.get("bytes_per_second"), row.get("ops_per_second")]
+    gigabytes, gigaops = ("" if rate is None else f"{rate / 1e9:.1f}" for rate in rates)
+    return (
+        f"{row['seconds'] * 1e3:.3f}",
+        share,
+        f"{row['bytes'] / 1e6:.2f}",
+        gigabytes,
+        f"{row['operations'] / 1e9:.3f}",
+        gigaops,
+        _ceiling(row),
+    )
+
+
+def _ceiling(row: Mapping[str, Any]) -> str:
+    share = row.get("share_of_ceiling")
+    return "" if share is None else f"{share * 100:.0f}%"
+
+
+def _headline(profile: Mapping[str, Any]) -> str:
+    seconds, outside = profile["seconds"], profile["overhead_seconds"]
+    lines = [
+        f"\nProfile: {profile['name']}: {seconds * 1e3:.3f} ms, {profile['tokens'] / seconds:,.0f} tokens/s "
+        f"({profile['repetitions']} repetitions)",
+        f"outside of native code {outside * 1e6:,.0f} us of Model.step ({outside / seconds * 100:.1f}%)",
+    ]
+    loop = profile["loop_overhead_seconds"]
+    if loop is not None:
+        lines[1] += f", {loop * 1e6:,.0f} us for each token of the whole loop"
+    if "limit_seconds" in profile:
+        cost, peaks = profile["cost"], profile["ceilings"]["peaks"]
+        memory = cost["weight_bytes"] + cost["kv_bytes"]
+        rates = ", ".join(f"{kind} {rate / 1e9:,.0f} GOP/s" for kind, rate in peaks.items() if rate)
+        lines.append(
+            f"limit {profile['limit_seconds'] * 1e3:.3f} ms ({profile['share_of_ceiling'] * 100:.0f}% reached): "
+            f"{memory / 1e6:,.1f} MB of weights and KV cache at {(profile['limit_bandwidth'] or 0) / 1e9:.1f} GB/s; {rates}"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""Commands that run plans and measure the machine beside them."""
