@@ -1,4 +1,5 @@
-"""Speed of the heavy CPU kernels at SmolLM2-135M's shapes, one kernel at a time: `python benchmarks/kernels.py [--level vnni] [--json]`.
+"""Speed of the CPU's matrix products at SmolLM2-135M's shapes, one at a time: `python benchmarks/kernels.py [--level vnni] [--json]`.
+Attention has attention.py.
 
 Each weight shape cycles through enough copies to exceed the caches that a decode step would find cold (64 MB), as the layers of a model do.
 Medians over all calls of several rounds. GB/s count the packed weights' bytes once; GOP/s count two operations a multiply-add.
@@ -121,38 +122,6 @@ static double product(Kernel kernel, int64_t m, int64_t n, int64_t k, int64_t we
   free(w); free(x); free(extra); free(y); free(scratch); free(args);
   return result(&times);
 }
-template <Kv S>
-static void append_and_attend(const void* a, int tid, int nt) { attention<9, 3, 64, 64, S>(*(const AttentionArgs*)a, tid, nt); }
-// Attention of t tokens that end at position `context`, queries and keys as SmolLM2 has them.
-template <Kv S>
-static double attend(int64_t t, int64_t context, int nt, int rounds) {
-  const int64_t pages = (context + 31) / 32, copies = t > 1 ? 2 : 30;
-  char* cache = memory(pages * kv_bytes_per_page<3, 64, 64, S>() * copies, 0);
-  float* x = (float*)memory(t * 960 * 4, 0);
-  float* y = (float*)memory(t * 576 * 4, 0);
-  int32_t* positions = (int32_t*)calloc((size_t)t, 4); int32_t* slots = (int32_t*)calloc((size_t)t, 4);
-  int32_t* table = (int32_t*)calloc((size_t)pages, 4);
-  for (int64_t i = 0; i < t; i++) positions[i] = (int32_t)(context - t + i);
-  for (int64_t i = 0; i < pages; i++) table[i] = (int32_t)i;
-  AttentionArgs* args = (AttentionArgs*)calloc((size_t)copies, sizeof(AttentionArgs));
-  for (int64_t i = 0; i < copies; i++) {
-    AttentionArgs& a = args[i];
-    a.q = x; a.k = x + 576; a.v = x + 768; a.ldq = a.ldk = a.ldv = 960;
-    a.ldq_head = a.ldk_head = a.ldv_head = 64; a.y = y; a.ldy = 576; a.ldy_head = 64;
-    a.positions = positions; a.slots = slots; a.block_tables = table; a.max_pages = pages; a.pages = pages; a.t = t; a.scale = 0.125f;
-    a.cache = cache + i * pages * kv_bytes_per_page<3, 64, 64, S>();
-    a.scratch = memory(attention_scratch<9, 3, 64, 64>(nt, t), 0);
-  }
-  Times times = {(double*)calloc((size_t)(copies * (rounds + 1)), 8), 0};
-  for (int r = -1; r < rounds; r++) {
-    for (int64_t i = 0; i < copies; i++) for (int tid = 0; tid < nt; tid++) attention_append<9, 3, 64, 64, S>(args[i], tid, nt);
-    if (r == 0) times.count = 0;
-    measure(append_and_attend<S>, args, sizeof(AttentionArgs), copies, nt, &times);
-  }
-  for (int64_t i = 0; i < copies; i++) free(args[i].scratch);
-  free(cache); free(x); free(y); free(positions); free(slots); free(table); free(args);
-  return result(&times);
-}
 """
 
 
@@ -184,10 +153,6 @@ def _source(schemes: list[str]) -> str:
                 f'extern "C" double {label}(int64_t m, int64_t n, int64_t k, int64_t wb, int64_t sb, int64_t copies, int nt, int rounds) '
                 f"{{ return product<{args}>(k_{label}, m, n, k, wb, sb, copies, nt, rounds, {int(gated)}); }}"
             )
-    for kv in ("F32", "F16"):
-        parts.append(
-            f'extern "C" double attend_{kv}(int64_t t, int64_t c, int nt, int rounds) {{ return attend<Kv::{kv}>(t, c, nt, rounds); }}'
-        )
     return "\n".join(parts)
 
 
@@ -234,22 +199,6 @@ def _products(
     return lines
 
 
-def _attention(library: ctypes.CDLL, threads: list[int], rounds: int) -> list[Line]:
-    lines = []
-    for kv, width in (("F32", 4), ("F16", 2)):
-        function = getattr(library, f"attend_{kv}")
-        function.restype = ctypes.c_double
-        for t, context in ((1, 128), (1, 2048), (512, 512), (2048, 2048)):
-            keys = sum(range(context - t + 1, context + 1))
-            for nt in threads:
-                seconds = function(ctypes.c_int64(t), ctypes.c_int64(context), nt, rounds)
-                moved = 3 * 128 * context * width
-                lines.append(
-                    Line(f"attention@{context}", kv, t, nt, seconds * 1e6, moved / seconds / 1e9, 2 * 9 * 128 * keys / seconds / 1e9)
-                )
-    return lines
-
-
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -263,15 +212,12 @@ def main() -> None:
     parser.add_argument(
         "--cached", action="store_true", help="two copies of each weight only: what the kernel does where memory does not limit it"
     )
-    parser.add_argument("--no-attention", action="store_true")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         library = _build(options.level, options.schemes, Path(folder))
     library.set_quantile(ctypes.c_double(options.quantile))
     lines = _products(library, options.schemes, options.shapes, options.rows, options.threads, options.rounds, options.cached)
-    if not options.no_attention:
-        lines += _attention(library, options.threads, options.rounds)
     if options.json:
         print(json.dumps([vars(line) for line in lines]))
         return

@@ -30,7 +30,7 @@ _KINDS = {"arena": "kArena", "const": "kConst", "input": "kInput", "output": "kO
 # Element operations under which one thread does an op alone: some microseconds, several times what a barrier costs.
 _SERIAL_WORK = 8192
 # How the frame tells which size of the step decides whether an op is done by its readers.
-_FEW = {"": "kNever", "T": "kFewTokens", "R": "kFewLogits"}
+_FEW = {"": "kNever", "T": "kFewTokens", "R": "kFewLogits", "last": "kLastTokens"}
 # Nanoseconds that a worker polls between steps before it goes to sleep.
 _IDLE_POLLING = 200_000
 

@@ -34,7 +34,8 @@ class Op:
     operands: tuple[Operand, ...]
     node: int
     work: Poly
-    # An op that later ones do in its place where the step has few tokens ("T") or rows ("R"); "" for all others.
+    # An op that later ones do in its place where the step has few tokens ("T") or rows ("R"), or where every token is the last of its
+    # sequence ("last"); "" for all others.
     few: str = ""
 
 
@@ -67,6 +68,9 @@ class Builder:
     outputs: dict[int, Buffer] = field(default_factory=dict)
     # By the value of their int8 output: the quantizing ops whose readers do their work in steps of few rows.
     quantized: dict[int, Rows] = field(default_factory=dict)
+
+    # For attention nodes that rotate their q and k themselves: the nodes of the two ropes. All by index.
+    rotations: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.constants = region_constants(self.plan, self.region)

@@ -10,6 +10,7 @@ from mixplan.targets.cpu.codegen.ops.elementwise import emit_chain
 from mixplan.targets.cpu.codegen.ops.table import EMITTERS, POINTWISE, VIEWS
 from mixplan.targets.cpu.codegen.pointwise import emit_copy
 from mixplan.targets.cpu.codegen.ref import Buffer, Ref, contiguous_strides
+from mixplan.targets.cpu.codegen.rotations import find_rotations
 
 __all__ = ["build_region"]
 
@@ -32,10 +33,15 @@ def build_region(plan: Plan, region: Region) -> Builder:
     """Generate all functions and ops of `region`. The caller has checked that every node is supported."""
     builder = Builder(plan, region)
     users = _users(plan, region)
+    builder.rotations = find_rotations(plan, region, users)
+    inside = {rope for pair in builder.rotations.values() for rope in pair}
     chain = _Chain()
     for index in range(region.start, region.stop):
         node = plan.nodes[index]
-        reads = {value for value in node.inputs if value >= 0}
+        if index in inside:
+            continue
+        sources = [node, *(plan.nodes[rope] for rope in builder.rotations.get(index, ()))]
+        reads = {value for source in sources for value in source.inputs if value >= 0}
         if node.op in VIEWS and reads & (chain.values | chain.viewed):
             chain.views.append(index)
             chain.viewed.update(node.outputs)

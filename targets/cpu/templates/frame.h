@@ -61,10 +61,13 @@ struct Call {
   void* scratch;
   const StepArgs* step;
   int64_t pages, max_pages, kv_stride;
+  int32_t* sync;  // kSyncBytes for each thread, zero between ops
 };
+constexpr int64_t kSyncBytes = 64;
 
-// Ops that are left out of steps with few tokens or few rows of logits, since the ops that read their output do their work themselves.
-enum Few : int32_t { kNever, kFewTokens, kFewLogits };
+// Ops that are left out of steps with few tokens, few rows of logits, or only tokens that are the last of their sequences, since later ops
+// do their work in such steps.
+enum Few : int32_t { kNever, kFewTokens, kFewLogits, kLastTokens };
 
 struct Op {
   void (*run)(const Call&);

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mixplan.runtime.dtypes import DType
 from mixplan.runtime.errors import InternalError, OutputError, UnsupportedError
-from mixplan.runtime.plan import Sym
+from mixplan.runtime.plan import AttentionLayer, Sym
 from mixplan.targets.cpu import cache
 from mixplan.targets.cpu.cache import cached_kernel, kernel_key
 from mixplan.targets.cpu.codegen.region import build_region
@@ -185,3 +186,19 @@ def test_too_many_tokens_are_refused(kit: Any) -> None:
     with pytest.raises(InternalError, match="refused the step: it has more than 65 tokens"):
         region.run(kit.step(66, 1), kit.data(66, 1))
     region.close()
+
+
+@pytest.mark.parametrize(("case", "fused"), [("both", True), ("other angles", False), ("read elsewhere", False), ("only q", False)])
+def test_attention_rotates_what_only_it_reads(kit: Any, case: str, fused: bool) -> None:
+    q, k, v = (kit.op("exp", kit.input(1, T, heads, 16), out=False) for heads in (4, 2, 2))
+    cos, sin, other = (kit.input(1, T, 16) for _ in range(3))
+    q = kit.op("rope", q, cos, sin, style="half", out=case == "read elsewhere")
+    if case != "only q":
+        k = kit.op("rope", k, cos, other if case == "other angles" else sin, style="half", out=False)
+    kit.op("attention", q, k, v, layer=0, scale=0.25)
+    kit.layers.append(AttentionLayer(2, 16, 16, DType.f16))
+    builder = build_region(kit.plan(), kit.plan().regions[0])
+    ops = [kit.nodes[op.node].op for op in builder.ops]
+    assert ops.count("rope") == (0 if fused else 1 if case == "only q" else 2)
+    assert ops.count("attention") == 2  # append and read
+    assert any(", 16, Rope::Half>(" in function.body for function in builder.functions.values() if "attention<" in function.body) == fused

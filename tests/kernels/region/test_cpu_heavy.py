@@ -18,6 +18,8 @@ from mixplan.runtime.plan import AttentionLayer, Sym
 
 T, R = Sym("T"), Sym("R")
 SUM = (1e-4, 1e-4)  # products of some hundred terms of size 1, in another order
+HALF = (1e-3, 1e-3)  # keys on the edge between two f16 fall either way
+PAIRS = (3e-2, 3e-2)  # levels that multiply f16 keys and values of prompts as bf16, whose step is 2^-8
 SIZES = ((1, 1), (7, 3), (65, 65), (7, 0))
 FORMATS = [
     WeightFormat.of("f32"),
@@ -111,7 +113,7 @@ def test_grouped_norm_rope(kit: Any, make_weight: Any, level: str) -> None:
     kit.check(level, sizes=SIZES)
 
 
-@pytest.mark.parametrize("case", ["plain", "gqa_window_softcap", "sinks_chunked", "slopes"])
+@pytest.mark.parametrize("case", ["plain", "gqa_window_softcap", "sinks_chunked", "slopes", "rotated"])
 def test_attention_over_steps(kit: Any, level: str, case: str) -> None:
     heads, kv_heads, k_dim, v_dim = (4, 4, 16, 16) if case == "plain" else (6, 2, 24, 10)
     attrs: dict[str, Any] = {"scale": 0.25}
@@ -122,12 +124,16 @@ def test_attention_over_steps(kit: Any, level: str, case: str) -> None:
     per_head = kit.const(np.linspace(0.1, 1.0, heads, dtype=np.float32))
     extra = {"sinks_chunked": (per_head,), "slopes": (-1, per_head)}.get(case, ())
     packed = kit.input(1, T, heads * k_dim + kv_heads * (k_dim + v_dim))
+    angles = [kit.input(1, T, 16) for _ in range(2)]
+    halves = PAIRS if level in ("x86-64-v4-bf16", "x86-64-v4-amx") else HALF
     for layer in range(2):
         ends = np.cumsum([0, heads * k_dim, kv_heads * k_dim, kv_heads * v_dim])
         parts = [kit.op("slice", packed, axis=2, start=int(a), stop=int(b), out=False) for a, b in pairwise(ends)]
         shapes = ((1, T, heads, k_dim), (1, T, kv_heads, k_dim), (1, T, kv_heads, v_dim))
         q, k, v = (kit.op("reshape", part, shape=shape, out=False) for part, shape in zip(parts, shapes, strict=True))
-        kit.op("attention", q, k, v, *extra, layer=layer, tol=(1e-3, 1e-3) if layer else SUM, **attrs)
+        if case == "rotated":
+            q, k = (kit.op("rope", x, *angles, style="interleaved" if layer else "half", out=False) for x in (q, k))
+        kit.op("attention", q, k, v, *extra, layer=layer, tol=halves if layer else SUM, **attrs)
         kit.layers.append(AttentionLayer(kv_heads, k_dim, v_dim, DType.f16 if layer else DType.f32))
     loaded = kit.loaded(level)
     caches = CacheSpec(pages=32, page_size=32, max_sequences=4, max_pages_per_sequence=8)

@@ -10,6 +10,7 @@ from mixplan.runtime.plan import Node, Value
 from mixplan.targets.cpu.codegen.builder import ALWAYS_PARALLEL, Builder
 from mixplan.targets.cpu.codegen.layout import contiguous, last_contiguous
 from mixplan.targets.cpu.codegen.ops.common import integer, number, text
+from mixplan.targets.cpu.codegen.ops.rope import angles, rope_style
 from mixplan.targets.cpu.codegen.ref import Buffer
 from mixplan.targets.cpu.codegen.types import literal
 from mixplan.targets.cpu.codegen.writer import Writer
@@ -28,8 +29,10 @@ def check_attention(node: Node, values: Sequence[Value]) -> str:
 
 
 def emit_attention(builder: Builder, node: Node, index: int) -> None:
-    """Two ops with the same arguments and a barrier between; both must see every thread of the pool."""
-    q, k, v = (last_contiguous(builder, builder.ref(value), index) for value in node.inputs[:3])
+    """Two ops with the same arguments and a barrier between; both must see every thread of the pool. They rotate q and k themselves."""
+    ropes = [builder.plan.nodes[rope] for rope in builder.rotations.get(index, ())]
+    sources = [*(rope.inputs[0] for rope in ropes), node.inputs[2]] if ropes else node.inputs[:3]
+    q, k, v = (last_contiguous(builder, builder.ref(value), index) for value in sources)
     optional = [builder.optional(node, position) for position in (3, 4)]
     sinks, slopes = (None if ref is None else contiguous(builder, ref, index) for ref in optional)
     y = builder.output(node.outputs[0])
@@ -41,22 +44,29 @@ def emit_attention(builder: Builder, node: Node, index: int) -> None:
         raise UnsupportedError(f"Attention layer {layer} keeps {kept.value}; the CPU kernels keep {', '.join(d.value for d in _STORAGE)}.")
     storage = _STORAGE[kept]
     builder.kv[slot] = f"kv_bytes_per_page<{k.shape[-2]}, {k.shape[-1]}, {v.shape[-1]}, {storage}>()"
-    for kernel in ("attention_append", "attention"):
+    consts = f"{heads}, {storage}"
+    if ropes:
+        cos, sin, stride = angles(builder, ropes[0], index)
+        consts += f", {cos.shape[-1]}, {rope_style(ropes[0])}"
+    for kernel, few in (("attention_append", "last"), ("attention", "")):
         w = Writer()
         w.use("kernels/attention.h")
         w.line("AttentionArgs a{};")
         for name, ref in (("q", q), ("k", k), ("v", v)):
             w.line(f"a.{name} = {w.pointer(ref)}; a.ld{name} = {ref.strides[-3]}; a.ld{name}_head = {ref.strides[-2]};")
+        if ropes:
+            w.line(f"a.cos = {w.pointer(cos)}; a.sin = {w.pointer(sin)}; a.ldc = {stride};")
         for name, extra in (("sinks", sinks), ("slopes", slopes)):
             if extra is not None:
                 w.line(f"a.{name} = {w.pointer(extra)};")
         w.line(f"a.y = {w.pointer(y, write=True)}; a.ldy = {y.strides[-3]}; a.ldy_head = {y.strides[-2]};")
-        w.line("a.positions = c.step->positions; a.slots = c.step->slots; a.block_tables = c.step->block_tables;")
+        w.line("a.positions = c.step->positions; a.slots = c.step->slots; a.lengths = c.step->lengths;")
+        w.line("a.block_tables = c.step->block_tables; a.scratch = c.scratch; a.sync = c.sync;")
         w.line("a.max_pages = c.max_pages; a.pages = c.pages; a.page_stride = c.kv_stride;")
         w.line(f"a.cache = {w.raw(Buffer('kv', slot), write=True)}; a.t = {q.shape[-3]};")
         softcap = literal(number(node, "softcap"), DType.f32)
         w.line(f"a.scale = {literal(number(node, 'scale'), DType.f32)}; a.softcap = {softcap};")
-        w.line(f"a.window = {integer(node, 'window')}; a.mask = {_MASKS[text(node, 'mask', 'causal')]}; a.scratch = c.scratch;")
-        w.line(f"{kernel}<{heads}, {storage}>(a, c.tid, c.nt);")
+        w.line(f"a.window = {integer(node, 'window')}; a.mask = {_MASKS[text(node, 'mask', 'causal')]};")
+        w.line(f"{kernel}<{consts}>(a, c.tid, c.nt);")
         w.scratch.append(f"attention_scratch<{heads}>(nt, {builder.plan.max_step_tokens})")
-        builder.emit(w, index, ALWAYS_PARALLEL)
+        builder.emit(w, index, ALWAYS_PARALLEL, few)

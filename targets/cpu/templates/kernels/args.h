@@ -134,8 +134,10 @@ struct RopeArgs {
   int64_t t, heads;
 };
 
-// attention_append<int HQ, int HKV, int DK, int DV, Kv S> stores the step's keys and values in the pages and plans the work in `scratch`;
-// attention<the same> reads both. They take the same args, with a barrier and no other use of this scratch between them.
+// attention_append<int HQ, int HKV, int DK, int DV, Kv S, int DR = 0, Rope STYLE = Half> stores the step's keys and values in the pages and
+// plans the work in `scratch`; attention<the same> reads both. They take the same args, with a barrier and no other use of this scratch
+// between them. Where `lengths` says that every token is the last of its sequence in this step, attention does all of it, and
+// attention_append does nothing. DR > 0: the first DR dims of q and k are rotated on their way in, as rope<DK, DR, STYLE> does.
 // Token i is at `positions[i]` of the sequence in slot `slots[i]`; it sees keys at positions 0..positions[i] of that sequence.
 // The page of position p is block_tables[slot*max_pages + p/32]. A page that is not in [0, pages) is neither read nor written.
 // A page of one layer is kv_bytes_per_page<HKV, DK, DV, S>() bytes: [HKV][DK][32 tokens] keys, then [HKV][32 tokens][DV up to 16] values.
@@ -146,12 +148,16 @@ struct AttentionArgs {
   const float* v;         // [t, HKV, DV]
   int64_t ldq, ldk, ldv;  // strides between tokens
   int64_t ldq_head, ldk_head, ldv_head;
+  const float* cos;       // [t, DR] where DR > 0
+  const float* sin;
+  int64_t ldc;            // stride between tokens of cos and sin (0 broadcasts)
   const float* sinks;     // [HQ] or null
   const float* slopes;    // [HQ] or null (ALiBi: score += slope * (key position - query position))
   float* y;               // [t, HQ, DV]
   int64_t ldy, ldy_head;
   const int32_t* positions;
   const int32_t* slots;
+  const int32_t* lengths;       // 1 + the largest position of the token's sequence in this step; null where that is not known
   const int32_t* block_tables;  // [max_sequences, max_pages]
   int64_t max_pages;
   void* cache;            // this layer's pages
@@ -163,7 +169,10 @@ struct AttentionArgs {
   int32_t window;         // 0: none. causal: key position > query position - window; chunked: the same chunk of `window` positions
   int32_t mask;           // kMaskCausal or kMaskChunked
   void* scratch;          // attention_scratch<HQ, HKV, DK, DV>(nt, max_step_tokens)
+  int32_t* sync;          // kSyncInts for each thread, zero before and after
 };
+
+constexpr int64_t kSyncInts = 16;  // of a thread in a kernel's `sync`: a cache line
 
 constexpr int64_t round_up(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
 constexpr int64_t packed_columns(int64_t k, int64_t group) { return round_up(k, group ? group : 32); }

@@ -1,0 +1,122 @@
+// What the attention kernels share: a plan's attention as a type, where keys and values lie in the pages, and the queries' way in and the
+// results' way out.
+#pragma once
+#include "args.h"
+#include "rope.h"
+#include "vec.h"
+#include "vec_math.h"
+
+namespace mp {
+
+template <Kv S> struct KvElement { using Type = float; };
+template <> struct KvElement<Kv::F16> { using Type = uint16_t; };
+
+template <int HKV, int DK, int DV, Kv S>
+constexpr int64_t kv_bytes_per_page() {
+  return (int64_t)HKV * kPage * (DK + round_up(DV, kLanes)) * (int64_t)sizeof(typename KvElement<S>::Type);
+}
+
+// DR: rotated dims of q and k; 0 where they come rotated, or are not to be.
+template <int HQ, int HKV, int DK, int DV, Kv STORE, int DR = 0, Rope STYLE = Rope::Half>
+struct AttentionShape {
+  static_assert(HQ % HKV == 0, "query heads share KV heads evenly");
+  using E = typename KvElement<STORE>::Type;
+  static constexpr int kHq = HQ, kHkv = HKV, kDk = DK, kDv = DV, kDr = DR, kGroup = HQ / HKV;
+  static constexpr Kv kStore = STORE;
+  static constexpr Rope kStyle = STYLE;
+  static constexpr int kDkp = (int)round_up(DK, kLanes), kDvp = (int)round_up(DV, kLanes);
+  // A page: keys of all heads, token-minor, so that a vector holds 16 tokens' keys and a score needs no horizontal sum; then values.
+  static constexpr int64_t kKeysOfHead = (int64_t)DK * kPage, kValuesOfHead = (int64_t)kPage * kDvp, kValues = HKV * kKeysOfHead;
+  static constexpr int64_t kPageBytes = kv_bytes_per_page<HKV, DK, DV, STORE>();
+};
+
+// The page of a sequence's position, or null.
+template <class A>
+MP_INLINE typename A::E* kv_page(const AttentionArgs& a, int64_t slot, int64_t index) {
+  if (index < 0 || index >= a.max_pages) return nullptr;
+  const int64_t page = a.block_tables[slot * a.max_pages + index];
+  if (page < 0 || page >= a.pages) return nullptr;
+  return (typename A::E*)((char*)a.cache + page * (a.page_stride ? a.page_stride : A::kPageBytes));
+}
+MP_INLINE f32x16 load_kv(const float* p) { return load(p); }
+MP_INLINE f32x16 load_kv(const uint16_t* p) { return load_f16(p); }
+MP_INLINE void store_kv(float* p, f32x16 v) { store(p, v); }
+MP_INLINE void store_kv(uint16_t* p, f32x16 v) { store_as(p, f32_to_f16(v)); }
+
+// The first position that a query at `position` sees.
+MP_INLINE int64_t first_seen(const AttentionArgs& a, int64_t position) {
+  if (a.window <= 0) return 0;
+  return a.mask == kMaskChunked ? position / a.window * a.window : max_of(position - a.window + 1, 0);
+}
+
+// Softmax works with powers of 2, so queries carry log2(e) with their scale, and ALiBi's slopes, sinks and a cap on scores do too.
+constexpr float kLog2e = 1.44269504088896341f;
+constexpr float kLowest = -1e30f;  // of a key that is not seen: finite, so that the difference of two is a number
+
+// 2^x for x <= 0, by 2^n * p(r), |r| <= 1/2; relative error 3e-7. Results below the normal range may be 0.
+MP_INLINE f32x16 vexp2_negative(f32x16 x) {
+#if defined(__AVX512F__)
+  const f32x16 n = round_even(x), r = x - n;
+#else
+  const f32x16 t = vmax(splat(-127.0f), x), n = round_even(t), r = t - n;  // in this order a NaN passes
+#endif
+  f32x16 p = splat(1.327647199e-3f);
+  p = p * r + 9.675541334e-3f;
+  p = p * r + 5.550713274e-2f;
+  p = p * r + 2.402211972e-1f;
+  p = p * r + 6.931469671e-1f;
+  p = p * r + 1.000000072f;
+#if defined(__AVX512F__)
+  return (f32x16)_mm512_scalef_ps((__m512)p, (__m512)n);
+#else
+  return p * (f32x16)((to_int(n) + 127) << 23);  // 2^-127 becomes 0
+#endif
+}
+
+// A head of a token, rotated: to `to`, kDkp long, padded with zeros.
+template <class A>
+MP_INLINE void load_head(const AttentionArgs& a, const float* x, int64_t token, float scale, float* to) {
+  if constexpr (A::kDr > 0) rope_head<A::kDk, A::kDr, A::kStyle>(x, a.cos + token * a.ldc, a.sin + token * a.ldc, to);
+  const float* from = A::kDr > 0 ? to : x;
+  for (int64_t d = 0; d < A::kDk; d += kLanes) store(to + d, load_n(from + d, A::kDk - d) * splat(scale));
+}
+template <class A>
+MP_INLINE void load_query(const AttentionArgs& a, int64_t token, int64_t head, float* to) {
+  load_head<A>(a, a.q + token * a.ldq + head * a.ldq_head, token, a.scale * kLog2e, to);
+}
+
+// Stores a token's key and value of one KV head in the cache.
+template <class A>
+MP_KERNEL void append_head(const AttentionArgs& a, int64_t token, int64_t h) {
+  using E = typename A::E;
+  const int64_t position = a.positions[token], at = position % kPage;
+  E* page = kv_page<A>(a, a.slots[token], position / kPage);
+  if (!page || position < 0) return;
+  alignas(64) float k[A::kDkp];
+  load_head<A>(a, a.k + token * a.ldk + h * a.ldk_head, token, 1.0f, k);
+  E* keys = page + h * A::kKeysOfHead + at;
+  for (int64_t d = 0; d < A::kDk; d += kLanes) {
+    E lanes[kLanes];
+    store_kv(lanes, load(k + d));
+    for (int64_t i = 0; i < kLanes && d + i < A::kDk; i++) keys[(d + i) * kPage] = lanes[i];
+  }
+  const float* v = a.v + token * a.ldv + h * a.ldv_head;
+  E* values = page + A::kValues + h * A::kValuesOfHead + at * A::kDvp;
+  for (int64_t d = 0; d < A::kDv; d += kLanes) store_kv(values + d, load_n(v + d, A::kDv - d));
+}
+
+// A head's finished row: sums of values `o` [kDvp] over the total `l` of weights (with the sink's share); m is the largest score.
+template <class A>
+MP_INLINE void store_result(const AttentionArgs& a, int64_t token, int64_t head, const float* o, float m, float l) {
+  float factor = 1.0f;
+  if (a.sinks) {
+    const float sink = a.sinks[head] * kLog2e, top = m > sink ? m : sink;
+    factor = vexp2_negative(splat(m - top))[0];
+    l = l * factor + vexp2_negative(splat(sink - top))[0];
+  }
+  const f32x16 scale = splat(l == 0.0f ? 0.0f : factor / l);
+  float* y = a.y + token * a.ldy + head * a.ldy_head;
+  for (int64_t d = 0; d < A::kDv; d += kLanes) store_n(y + d, load(o + d) * scale, A::kDv - d);
+}
+
+}  // namespace mp
