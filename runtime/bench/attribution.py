@@ -10,7 +10,7 @@ from mixplan.runtime.cost import Cost, Work, node_cost
 from mixplan.runtime.metrics import OpTime
 from mixplan.runtime.plan import Plan
 
-__all__ = ["OpProfile", "StepProfile", "attribute"]
+__all__ = ["LoopProfile", "OpProfile", "StepProfile", "attribute"]
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,24 @@ class OpProfile:
 
 
 @dataclass(frozen=True)
-class StepProfile:
-    """A kind of step, averaged over `steps` of them. work: its shape. wall: seconds in Model.step.
+class LoopProfile:
+    """The whole generation loop, for each token: seconds, seconds in native ops, and the context that it had in the middle."""
 
-    loop: seconds for a token in the whole generation loop less those in native ops, None where that was not measured. `tokens` of a prefill
-    may be cut into several steps; the figures are of them together.
+    seconds: float
+    native: float
+    context: int
+
+    @property
+    def overhead(self) -> float:
+        """Seconds outside of ops: Python, scheduling, and waking the threads."""
+        return self.seconds - self.native
+
+
+@dataclass(frozen=True)
+class StepProfile:
+    """A kind of step, averaged over `steps` of them. wall: seconds in Model.step. loop: None where that was not measured.
+
+    `tokens` of a prefill may be cut into several steps; the figures are of them together.
     """
 
     name: str
@@ -39,7 +52,7 @@ class StepProfile:
     steps: int
     wall: float
     ops: tuple[OpProfile, ...]
-    loop_overhead: float | None = None
+    loop: LoopProfile | None = None
 
     @property
     def native(self) -> float:

@@ -10,7 +10,7 @@ from time import perf_counter
 
 import numpy as np
 
-from mixplan.runtime.bench.attribution import StepProfile, attribute
+from mixplan.runtime.bench.attribution import LoopProfile, StepProfile, attribute
 from mixplan.runtime.bench.prepare import token_limit
 from mixplan.runtime.cost import Work
 from mixplan.runtime.errors import OptionError
@@ -43,7 +43,7 @@ def profile_decode(model: Model, context: int, batch: int, *, progress: Progress
     rows = _repeat(model, [step], name, progress)
     for sequence in sequences:
         model.free(sequence)
-    loop = _loop_overhead(model, context) if batch == 1 and context else None
+    loop = _loop(model, context) if batch == 1 and context else None
     return _profile(model, name, batch, rows, [Work.decode(context, batch)], loop)
 
 
@@ -104,8 +104,8 @@ def _repeat(model: Model, steps: Sequence[Callable[[], None]], name: str, progre
     return rows[quarter : len(rows) - quarter]
 
 
-def _loop_overhead(model: Model, context: int) -> float | None:
-    """Seconds for each token that generation takes outside of native ops, over some tokens after a prompt of `context`."""
+def _loop(model: Model, context: int) -> LoopProfile | None:
+    """Generation of some tokens after a prompt of `context`; None where there is no room for them."""
     tokens = min(_LOOP_TOKENS, token_limit(model) - context)
     if tokens < 8:
         return None
@@ -116,10 +116,10 @@ def _loop_overhead(model: Model, context: int) -> float | None:
     count = sum(1 for _ in chunks)
     wall, after = perf_counter() - started, model.profile()
     native = sum(new.seconds - old.seconds for new, old in zip(after, before, strict=True))
-    return (wall - native) / count
+    return LoopProfile(wall / count, native / count, context + tokens // 2)
 
 
-def _profile(model: Model, name: str, tokens: int, rows: Sequence[_Row], works: Sequence[Work], loop: float | None) -> StepProfile:
+def _profile(model: Model, name: str, tokens: int, rows: Sequence[_Row], works: Sequence[Work], loop: LoopProfile | None) -> StepProfile:
     seconds = [statistics.fmean(column) for column in zip(*(row.ops for row in rows), strict=True)]
     ops = attribute(model.plan, model.profile(), seconds, works)
     return StepProfile(name, tokens, len(rows), statistics.fmean(row.wall for row in rows), ops, loop)

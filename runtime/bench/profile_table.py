@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from mixplan.runtime.bench.attribution import OpProfile, StepProfile
-from mixplan.runtime.cost import Cost, Limits, limit_seconds
+from mixplan.runtime.cost import Cost, Limits, Work, limit_seconds, plan_cost
 from mixplan.runtime.plan import Node, Plan
 
 __all__ = ["GROUPINGS", "kernel_name", "layer_name", "profile_to_dict"]
@@ -67,10 +67,18 @@ def profile_to_dict(plan: Plan, profile: StepProfile, limits: Limits | None) -> 
         "seconds": profile.wall,
         "native_seconds": profile.native,
         "overhead_seconds": profile.overhead,
-        "loop_overhead_seconds": profile.loop_overhead,
         **_rates(total, profile.native),
         **_limit(total, profile.wall, limits, total.memory_bytes),
     }
+    if profile.loop is not None:
+        loop, cost = profile.loop, plan_cost(plan, Work.decode(profile.loop.context))
+        data["loop"] = {
+            "context": loop.context,
+            "seconds": loop.seconds,
+            "native_seconds": loop.native,
+            "overhead_seconds": loop.overhead,
+            **_limit(cost, loop.seconds, limits, cost.memory_bytes),
+        }
     for grouping, name_of in GROUPINGS.items():
         groups: dict[str, list[OpProfile]] = {}
         for op in profile.ops:

@@ -43,21 +43,26 @@ def _ceiling(row: Mapping[str, Any]) -> str:
 
 
 def _headline(profile: Mapping[str, Any]) -> str:
-    seconds, outside = profile["seconds"], profile["overhead_seconds"]
-    lines = [
-        f"\nProfile: {profile['name']}: {seconds * 1e3:.3f} ms, {profile['tokens'] / seconds:,.0f} tokens/s "
-        f"({profile['repetitions']} repetitions)",
-        f"outside of native code {outside * 1e6:,.0f} us of Model.step ({outside / seconds * 100:.1f}%)",
-    ]
-    loop = profile["loop_overhead_seconds"]
+    loop = profile.get("loop")
+    lines = [f"\nProfile: {profile['name']} ({profile['repetitions']} repetitions)"]
     if loop is not None:
-        lines[1] += f", {loop * 1e6:,.0f} us for each token of the whole loop"
+        lines.append(_line("generation loop, each token", loop, 1))
+    lines.append(_line("Model.step", profile, profile["tokens"]))
     if "limit_seconds" in profile:
         cost, peaks = profile["cost"], profile["ceilings"]["peaks"]
         memory = cost["weight_bytes"] + cost["kv_bytes"]
         rates = ", ".join(f"{kind} {rate / 1e9:,.0f} GOP/s" for kind, rate in peaks.items() if rate)
         lines.append(
-            f"limit {profile['limit_seconds'] * 1e3:.3f} ms ({profile['share_of_ceiling'] * 100:.0f}% reached): "
-            f"{memory / 1e6:,.1f} MB of weights and KV cache at {(profile['limit_bandwidth'] or 0) / 1e9:.1f} GB/s; {rates}"
+            f"limit {profile['limit_seconds'] * 1e3:.3f} ms: {memory / 1e6:,.1f} MB of weights and KV cache at "
+            f"{(profile['limit_bandwidth'] or 0) / 1e9:.1f} GB/s; {rates}"
         )
     return "\n".join(lines)
+
+
+def _line(name: str, figures: Mapping[str, Any], tokens: int) -> str:
+    seconds, outside = figures["seconds"], figures["overhead_seconds"]
+    reached = f", {figures['share_of_ceiling'] * 100:.0f}% of the limit" if figures.get("share_of_ceiling") else ""
+    return (
+        f"{name}: {seconds * 1e3:.3f} ms, {tokens / seconds:,.0f} tokens/s{reached}; "
+        f"outside of native code {outside * 1e6:,.0f} us ({outside / seconds * 100:.1f}%)"
+    )

@@ -59,3 +59,14 @@ def test_commands_say_which_extra_they_need(lean_python: Path, tmp_path: Path) -
 def test_the_lean_install_inspects_a_plan(lean_python: Path, tiny_llama_plan: Path) -> None:
     done = _run(lean_python.parent / "mixplan", "inspect", tiny_llama_plan, "--json")
     assert json.loads(done.stdout)["layers"]
+
+
+def test_the_lean_install_benchmarks_a_plan(lean_python: Path, tiny_llama_plan: Path) -> None:
+    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    few = ("--requests", "4", "--concurrency", "3", "--rounds", "1", "--launches", "1", "--phases", "cold,steady,stress")
+    profile = ("--profile", "--context", "8", "--prefill", "8")
+    done = _run(lean_python.parent / "mixplan", "bench", tiny_llama_plan, *few, *profile, "--json", env=env, cwd=lean_python.parent)
+    said = json.loads(done.stdout)
+    assert set(said["phases"]) == {"cold", "steady", "stress"} and len(said["profile"]) == 2
+    assert said["hardware"]["read_bandwidth"]["by"] == "numpy"
+    assert "no ceilings are measured" in done.stderr
