@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -11,12 +12,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-__all__ = ["Client", "WorkerFailed"]
+__all__ = ["Client", "WorkerError"]
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-class WorkerFailed(Exception):
+class WorkerError(Exception):
     """A worker ended, or answered with an error; the message holds its last words."""
 
 
@@ -43,19 +44,17 @@ class Client:
             errors.close()
 
     def ask(self, do: str, **fields: Any) -> dict[str, Any]:
-        """One request and its reply. WorkerFailed where there is none, or where it is an error."""
+        """One request and its reply. WorkerError where there is none, or where it is an error."""
         assert self._process.stdin and self._process.stdout
-        try:
+        with contextlib.suppress(OSError):  # where it ended, the read below says so
             self._process.stdin.write(json.dumps({"do": do, **fields}) + "\n")
             self._process.stdin.flush()
-        except OSError:
-            pass  # it ended: the read below says so
         line = self._process.stdout.readline()
         if not line:
-            raise WorkerFailed(f"the worker ended with code {self._process.wait()}{self._last_words()}")
+            raise WorkerError(f"the worker ended with code {self._process.wait()}{self._last_words()}")
         reply: dict[str, Any] = json.loads(line)
         if "error" in reply:
-            raise WorkerFailed(f"{do}: {reply['error']}")
+            raise WorkerError(f"{do}: {reply['error']}")
         return reply
 
     def _last_words(self) -> str:
@@ -67,10 +66,8 @@ class Client:
     def close(self) -> None:
         """End the worker: close its input, and kill it if it stays."""
         assert self._process.stdin and self._process.stdout
-        try:
+        with contextlib.suppress(OSError):
             self._process.stdin.close()
-        except OSError:
-            pass
         try:
             self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:

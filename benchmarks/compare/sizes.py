@@ -30,7 +30,7 @@ _BITS = {
 
 @dataclass(frozen=True)
 class Shape:
-    """What a Llama-shaped model multiplies: weights of all layers' linears, and of the head. kv_values: per token and layer, keys and values."""
+    """What a Llama-shaped model multiplies: weights of the layers' linears, of the head; keys and values of a token and layer."""
 
     layers: int
     layer_weights: int

@@ -11,9 +11,10 @@ __all__ = ["STACKS", "Stack", "chosen"]
 
 @dataclass(frozen=True)
 class Stack:
-    """name as reports print it. family: whose it is. width: of the weights, in bits, as rows compare them. model: below the work folder.
+    """name as reports print it. family: whose it is. width: of the weights, in bits. model: its path below the work folder.
 
-    activations: what the products multiply by, which says the peak that counts: "int8", "bf16" or "fp32". skip: measures that it cannot do.
+    worker: a module of benchmarks/compare/workers, or a script's path. activations: what the products multiply by ("int8", "bf16" or
+    "fp32"), which says the peak that counts. skip: measures that it cannot do. slow: only run where asked for.
     """
 
     name: str

@@ -41,7 +41,9 @@ def format_figure(value: float, unit: str) -> str:
 
 def _grid(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join("  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))) for row in rows)
+    return "\n".join(
+        "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))) for row in rows
+    )
 
 
 def _figures(results: Results) -> str:
@@ -70,7 +72,8 @@ def _shares(results: Results, shape: Shape) -> str:
         stack, own = by_name[name], result.ceilings or ceilings
         shares = [share_of_limit(stack, result, measure["decode"], shape, own, "read")]
         shares += [
-            share_of_limit(stack, result, measure["prefill_512"], shape, own, p) if p.startswith(stack.activations) else math.nan for p in peaks
+            share_of_limit(stack, result, measure["prefill_512"], shape, own, p) if p.startswith(stack.activations) else math.nan
+            for p in peaks
         ]
         rows.append([name, *("-" if math.isnan(share) else f"{share:.0%}" for share in shares)])
     return _grid(rows)

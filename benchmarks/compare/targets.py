@@ -72,8 +72,10 @@ class Line:
     met: bool | None
 
 
-def share_of_limit(stack: Stack, result: StackResult, measure: Measure, shape: Shape, ceilings: Sequence[dict[str, float]], of: str) -> float:
-    """The median over rounds of the share of a ceiling that a figure reaches. `of`: "read" or a peak's name. NaN where there is no such ceiling.
+def share_of_limit(
+    stack: Stack, result: StackResult, measure: Measure, shape: Shape, ceilings: Sequence[dict[str, float]], of: str
+) -> float:
+    """The median over rounds of the share of a ceiling that a figure reaches. `of`: "read" or a peak's name. NaN without such a ceiling.
 
     ceilings: one record a round; mixplan's own come from the process that made the figure.
     """
@@ -111,7 +113,9 @@ def _row_lines(row: Row, results: Results, shape: Shape) -> list[Line]:
             continue
         ratio = ratio_of(ours.figures[row.measure], results.stacks[name].figures[row.measure], more_is_better=more)
         least = wanted.get(name, 1.0)
-        made.append(Line(title, row.ours, name, ratio, value, unit, f">= {least:g}x" if name in wanted else "> 1x", _met(ratio.median, least)))
+        made.append(
+            Line(title, row.ours, name, ratio, value, unit, f">= {least:g}x" if name in wanted else "> 1x", _met(ratio.median, least))
+        )
     if row.share and measure:
         share = share_of_limit(_STACKS[row.ours], ours, measure, shape, ours.ceilings, row.share)
         label = "read bandwidth" if row.share == "read" else f"{row.share} peak"

@@ -38,8 +38,7 @@ class Measure:
 
 _FLASH = {"llama.cpp": ({}, {"flash_attention": 0})}
 _BACKENDS = {"OpenVINO": ({}, {"backend": "SDPA"})}
-_BOTH = {**_FLASH, **_BACKENDS}
-_STREAMS = {"llama.cpp": ({}, {"kv_unified": False})}
+_STREAMS = {"llama.cpp": ({"kv_unified": False, "flash_attention": 0}, {"kv_unified": False})}
 
 MEASURES = (
     Measure("decode", "decode, context 128 to 256", "decode", "tok/s", steps=128, options=_BACKENDS),
@@ -55,7 +54,7 @@ MEASURES = (
 
 
 def default_text() -> str:
-    """The language reference that every CPython carries for its `help()`: 460 kB of English prose with code in it, and nothing to download."""
+    """The language reference that every CPython carries for `help()`: 460 kB of English with code in it, and nothing to download."""
     from pydoc_data import topics
 
     return "\n\n".join(topics.topics[name] for name in sorted(topics.topics))

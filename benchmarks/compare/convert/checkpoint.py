@@ -2,9 +2,10 @@
 
 `python -m benchmarks.compare.convert.checkpoint OUT [--weights offgrid|sample] [--seed 0]`
 
-The GGUF's weights are Q4_1: they lie on a 4-bit grid, so that quantizing them to 4 bits again loses almost nothing, and perplexity says little
-about a 4-bit scheme. `offgrid`, the default, is the same function with weights on no grid: norm gains are folded into the linears behind them,
-and the residual stream is turned by plane rotations of random channel pairs, which RMSNorm does not see. Channels that stick out stay so, mostly.
+The GGUF's weights are Q4_1: they lie on a 4-bit grid, so that quantizing them to 4 bits again loses almost nothing, and perplexity says
+little about a 4-bit scheme. `offgrid`, the default, is the same function with weights on no grid: norm gains are folded into the linears
+behind them, and the residual stream is turned by plane rotations of random channel pairs, which RMSNorm does not see. Channels that stick
+out stay so, mostly.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from mixplan.compiler.sample_model import sample_model_path
 from tokenizers import pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+
+from mixplan.compiler.sample_model import sample_model_path
 
 __all__ = ["main", "plane_rotations", "turn_residual_stream", "write_checkpoint"]
 

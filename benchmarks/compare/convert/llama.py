@@ -1,6 +1,7 @@
-"""A Llama-shaped Hugging Face checkpoint as GGUF files for llama.cpp: `python -m benchmarks.compare.convert.llama CHECKPOINT OUT [--format Q4_0]`.
+"""A Llama-shaped Hugging Face checkpoint as GGUF files for llama.cpp.
 
-Writes an fp32 GGUF with the package `gguf`, and has llama.cpp's own quantizer make the rest of it. Runs in the peers' environment.
+`python -m benchmarks.compare.convert.llama CHECKPOINT OUT [--format Q4_0]` writes an fp32 GGUF with the package `gguf`, and has llama.cpp's
+own quantizer make the rest of it. Runs in the peers' environment.
 """
 
 from __future__ import annotations
@@ -32,7 +33,11 @@ _LAYER_NAMES = {
     "mlp.up_proj.weight": "ffn_up.weight",
     "mlp.down_proj.weight": "ffn_down.weight",
 }
-_TOP_NAMES = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight", "lm_head.weight": "output.weight"}
+_TOP_NAMES = {
+    "model.embed_tokens.weight": "token_embd.weight",
+    "model.norm.weight": "output_norm.weight",
+    "lm_head.weight": "output.weight",
+}
 
 
 def gguf_name(name: str) -> str:
@@ -46,7 +51,7 @@ def gguf_name(name: str) -> str:
 
 
 def interleave_rotary_rows(weight: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
-    """Query or key rows [heads * d, in] reordered: Hugging Face turns row i of a head with row i + d/2, llama.cpp row 2i with row 2i + 1."""
+    """Query or key rows [heads * d, in] in llama.cpp's order: it turns row 2i of a head with 2i + 1, Hugging Face i with i + d/2."""
     rows, columns = weight.shape
     pairs = weight.reshape(heads, 2, rows // heads // 2, columns)
     return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(rows, columns)

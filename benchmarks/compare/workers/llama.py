@@ -8,16 +8,19 @@ from typing import Any
 import llama_cpp
 import numpy as np
 
-from benchmarks.compare.workers.protocol import main, timed
+from benchmarks.compare.workers.protocol import Worker, main, timed
 
 __all__ = ["Llama"]
 
+# Settings of a context, with llama.cpp's defaults: rows of one graph, flash attention (-1: it decides), one KV buffer for all sequences.
+_TUNABLE = {"ubatch": 512, "flash_attention": -1, "kv_unified": True}
 
-class Llama:
+
+class Llama(Worker):
     """One model; a context of the needed size for each request."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        self.config = config
+        super().__init__(config)
         self._silence = llama_cpp.llama_log_callback(lambda *_: None)
         if not config.get("verbose"):
             llama_cpp.llama_log_set(self._silence, None)
@@ -30,21 +33,22 @@ class Llama:
         self.vocabulary = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.model))
         self.context: Any = None
         self.batch_of: Any = None
-        self.shape = (0, 0, 0)
+        self.shape: tuple[Any, ...] = ()
 
     def _open(self, tokens: int, sequences: int = 1) -> None:
         """A clean context for `tokens` in all, and as many rows in a step as `tokens` or 2048."""
-        shape = (-(-tokens // 256) * 256, sequences, min(2048, max(512, tokens)))
+        tuned = tuple(self.config.get(name, default) for name, default in _TUNABLE.items())
+        shape = (-(-tokens // 256) * 256, sequences, min(2048, max(512, tokens)), *tuned)
         if shape != self.shape:
             if self.context is not None:
                 llama_cpp.llama_batch_free(self.batch_of)
                 llama_cpp.llama_free(self.context)
             params = llama_cpp.llama_context_default_params()
-            params.n_ctx, params.n_seq_max, params.n_batch = shape
-            params.n_ubatch = min(shape[2], self.config.get("ubatch", 512))
+            params.n_ctx, params.n_seq_max, params.n_batch = shape[:3]
+            params.n_ubatch = min(shape[2], tuned[0])
             params.n_threads = params.n_threads_batch = self.config["threads"]
-            params.flash_attn_type = self.config.get("flash_attention", -1)
-            params.kv_unified = self.config.get("kv_unified", True)
+            params.flash_attn_type = tuned[1]
+            params.kv_unified = tuned[2]
             params.no_perf = True
             self.context = llama_cpp.llama_init_from_model(self.model, params)
             if not self.context:

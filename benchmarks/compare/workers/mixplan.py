@@ -1,26 +1,27 @@
-"""mixplan, through its public Python API."""
+"""mixplan, through its public Python API: one call of `Model.decode` a step."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import mixplan
-import numpy as np
-
-from benchmarks.compare.workers.protocol import main, timed
+from benchmarks.compare.workers.protocol import Worker, main, timed
+from mixplan.runtime import load
 
 __all__ = ["Mixplan"]
 
 _SEQUENCES = 64
 
 
-class Mixplan:
+class Mixplan(Worker):
     """One loaded plan; sequence 0 serves single prompts, 0.. serve batches."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__(config)
         options = {name: config[name] for name in ("isa", "kv_tokens") if name in config}
-        self.model = mixplan.load(config["model"], threads=config["threads"], max_sequences=_SEQUENCES, **options)
+        self.model = load(config["model"], threads=config["threads"], max_sequences=_SEQUENCES, **options)
 
     def _prompt(self, ids: Sequence[int], sequence: int = 0) -> int:
         if self.model.length(sequence):
@@ -30,26 +31,21 @@ class Mixplan:
     def first(self, ids: Sequence[int]) -> int:
         return self._prompt(ids)
 
-    def decode(self, ids: Sequence[int], steps: int) -> list[float]:
-        state = [self._prompt(ids), len(ids)]
-
-        def step() -> None:
-            logits = self.model.step(state[:1], state[1:], [0])
-            state[:] = [int(logits[0].argmax()), state[1] + 1]
-
-        return timed(steps, step)
-
-    def batch(self, prompts: Sequence[Sequence[int]], steps: int) -> list[float]:
-        numbers = np.arange(len(prompts))
-        tokens = np.asarray([self._prompt(ids, number) for number, ids in enumerate(prompts)])
-        positions = np.asarray([len(ids) for ids in prompts])
+    def _steps(self, prompts: Sequence[Sequence[int]], steps: int) -> list[float]:
+        numbers = list(range(len(prompts)))
+        tokens: Any = [self._prompt(ids, number) for number, ids in zip(numbers, prompts, strict=True)]
 
         def step() -> None:
             nonlocal tokens
-            tokens = self.model.step(tokens, positions, numbers).argmax(-1)
-            positions[:] += 1
+            tokens = self.model.decode(tokens, numbers, lambda rows: list(rows.best))
 
-        seconds = timed(steps, step)
+        return timed(steps, step)
+
+    def decode(self, ids: Sequence[int], steps: int) -> list[float]:
+        return self._steps([ids], steps)
+
+    def batch(self, prompts: Sequence[Sequence[int]], steps: int) -> list[float]:
+        seconds = self._steps(prompts, steps)
         for number in range(1, len(prompts)):
             self.model.free(number)
         return seconds
@@ -60,7 +56,37 @@ class Mixplan:
         return self.model.step(ids, range(len(ids)), [0] * len(ids), logits="all")
 
     def facts(self) -> Mapping[str, Any]:
-        return {"version": f"mixplan {mixplan.__version__}", "placement": [str(place) for place in self.model.placement]}
+        return {
+            "version": f"mixplan {mixplan.__version__}",
+            "placement": [str(place) for place in self.model.placement],
+            "weights_bytes": self.model.metrics().weight_bytes,
+        }
+
+    def other(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        if request.get("do") == "ceilings":
+            return self._ceilings(int(request["bytes"]))
+        if request.get("do") == "overhead":
+            return {"share": self._overhead(request["ids"], request["steps"])}
+        return super().other(request)
+
+    def _ceilings(self, size: int) -> dict[str, Any]:
+        """GB/s of reading `size` bytes over and over, in the better kind of pages, and GOP/s of each unit, in this very process."""
+        from mixplan.targets.cpu.ceilings import measure
+
+        found = measure(sizes=(size,), threads=(self.config["threads"],), rounds=5)
+        return {"read": found.bandwidth(size), **{peak.name: peak.gop_per_s for peak in found.peaks}}
+
+    def _native(self) -> float:
+        return sum(region.get("native_seconds", 0.0) for region in self.model.metrics().regions.values())
+
+    def _overhead(self, ids: Sequence[int], steps: int) -> float:
+        """The share of decode steps' time that is not spent in the plan's native code: Python, scheduling, the choice of the token."""
+        token = self._prompt(ids)
+        before, started = self._native(), time.perf_counter()
+        for _ in range(steps):
+            token = self.model.decode([token], [0], lambda rows: int(rows.best[0]))
+        whole = time.perf_counter() - started
+        return 1.0 - (self._native() - before) / whole
 
 
 if __name__ == "__main__":

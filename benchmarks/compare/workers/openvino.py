@@ -1,4 +1,4 @@
-"""OpenVINO GenAI: its pipeline for one sequence, its continuous batching for many; OpenVINO's core alone for the logits of a whole window."""
+"""OpenVINO GenAI: its pipeline for one sequence, its continuous batching for many; OpenVINO's core for the logits of a window."""
 
 from __future__ import annotations
 
@@ -9,36 +9,34 @@ import numpy as np
 import openvino
 import openvino_genai
 
-from benchmarks.compare.workers.protocol import main, timed
+from benchmarks.compare.workers.protocol import Worker, main, timed
 
 __all__ = ["OpenVino"]
 
 
-class OpenVino:
+class OpenVino(Worker):
     """Each way of running is made on first use, so that a cold start pays for the pipeline alone."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        self.config = config
+        super().__init__(config)
         self.settings = {"INFERENCE_NUM_THREADS": config["threads"], **config.get("settings", {})}
-        self.pipeline: Any = None
+        self.pipelines: dict[str, Any] = {}
         self.batcher: Any = None
         self.core: Any = None
 
-    def _generate(self, ids: Sequence[int], tokens: int, watch: Any = None) -> Any:
-        if self.pipeline is None:
-            chosen: dict[str, Any] = {"ATTENTION_BACKEND": self.config["backend"]} if "backend" in self.config else {}
-            if chosen.get("ATTENTION_BACKEND") != "SDPA":
+    def _generate(self, ids: Sequence[int], tokens: int) -> Any:
+        backend = self.config.get("backend", "PA")
+        if backend not in self.pipelines:
+            chosen: dict[str, Any] = {"ATTENTION_BACKEND": backend}
+            if backend == "PA":
                 # Without this the second run of a prompt is free, and would be measured as such.
-                scheduler = openvino_genai.SchedulerConfig()
-                scheduler.enable_prefix_caching = False
-                scheduler.max_num_batched_tokens = 4096
-                chosen["scheduler_config"] = scheduler
-            self.pipeline = openvino_genai.LLMPipeline(self.config["model"], "CPU", **chosen, **self.settings)
+                chosen["scheduler_config"] = _scheduler()
+            self.pipelines[backend] = openvino_genai.LLMPipeline(self.config["model"], "CPU", **chosen, **self.settings)
         wanted = _greedy(tokens)
         given = openvino.Tensor(np.asarray([ids], np.int64))
         mask = openvino.Tensor(np.ones((1, len(ids)), np.int64))
         inputs = openvino_genai.TokenizedInputs(given, mask)
-        return self.pipeline.generate(inputs, wanted, watch) if watch else self.pipeline.generate(inputs, wanted)
+        return self.pipelines[backend].generate(inputs, wanted)
 
     def first(self, ids: Sequence[int]) -> int:
         return int(self._generate(ids, 1).tokens[0][0])
@@ -55,12 +53,7 @@ class OpenVino:
 
     def batch(self, prompts: Sequence[Sequence[int]], steps: int) -> list[float]:
         if self.batcher is None:
-            scheduler = openvino_genai.SchedulerConfig()
-            scheduler.max_num_batched_tokens = 4096
-            scheduler.max_num_seqs = 256
-            scheduler.cache_size = 1  # GB
-            scheduler.enable_prefix_caching = False
-            self.batcher = openvino_genai.ContinuousBatchingPipeline(self.config["model"], scheduler, "CPU", self.settings)
+            self.batcher = openvino_genai.ContinuousBatchingPipeline(self.config["model"], _scheduler(), "CPU", self.settings)
         handles = [
             self.batcher.add_request(number, openvino.Tensor(np.asarray([ids], np.int64)), _greedy(steps + 2))
             for number, ids in enumerate(prompts)
@@ -100,6 +93,15 @@ class OpenVino:
 
     def facts(self) -> Mapping[str, Any]:
         return {"version": f"openvino-genai {openvino_genai.__version__}", "settings": {k: str(v) for k, v in self.settings.items()}}
+
+
+def _scheduler() -> Any:
+    config = openvino_genai.SchedulerConfig()
+    config.max_num_batched_tokens = 4096
+    config.max_num_seqs = 256
+    config.cache_size = 1  # GB
+    config.enable_prefix_caching = False
+    return config
 
 
 def _greedy(tokens: int) -> Any:

@@ -1,17 +1,20 @@
 """The worker's side of the comparison: one process runs one stack, and answers requests in JSON lines.
 
-A worker is started as `python -m benchmarks.compare.workers.NAME CONFIG`, where CONFIG is a JSON object: `model` (path), `threads`, and what the
-stack wants besides. Requests come on stdin, one a line; each is answered by one line on stdout:
+A worker is started as `python -m benchmarks.compare.workers.NAME CONFIG`, where CONFIG is a JSON object: `model` (path), `threads`, and
+what the stack wants besides. Requests come on stdin, one a line; each is answered by one line on stdout:
 
     {"do": "first", "ids": [..]}                -> {"token": n}                   prefill a fresh sequence and take the most likely token
     {"do": "prefill", "ids": [..], "times": n}  -> {"seconds": [..]}              the same n times, timed
     {"do": "decode", "ids": [..], "steps": n}   -> {"seconds": [..]}              prefill (not timed), then n greedy steps, each timed
-    {"do": "batch", "prompts": [[..]..], "steps": n} -> {"seconds": [..]}         the same with many sequences, a step being one token of each
-    {"do": "nll", "windows": [[..]..]}          -> {"nll": [..], "tokens": [..]}  sum of -log p of each window's tokens after its first
+    {"do": "batch", "prompts": [[..]..], "steps": n} -> {"seconds": [..]}         the same, a step being one token of each
+    {"do": "nll", "windows": [[..]..]}          -> {"nll": [..], "tokens": [..]}  sum of -log p of its tokens but the first
     {"do": "memory"}                            -> {"peak_rss": bytes}
     {"do": "facts"}                             -> {..}                           what the stack says of itself: version, units used
+    {"do": "tune", "options": {..}}             -> {}                             settings of the stack for the requests that follow
 
-A failure is answered by {"error": "..."}; the end of stdin ends the worker. Nothing here imports mixplan: peers have an environment of their own.
+mixplan's worker also knows "ceilings" (the machine's, measured in that process) and "overhead" (the share of a step outside native code).
+A failure is answered by {"error": "..."}; the end of stdin ends the worker. Nothing here imports mixplan: peers have an environment of
+their own.
 """
 
 from __future__ import annotations
@@ -21,9 +24,10 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol, TextIO
 
-__all__ = ["Engine", "answer", "main", "negative_log_likelihood", "peak_rss_bytes", "timed"]
+__all__ = ["Engine", "Worker", "answer", "main", "negative_log_likelihood", "peak_rss_bytes", "serve", "timed"]
 
 
 class Engine(Protocol):
@@ -43,6 +47,12 @@ class Engine(Protocol):
 
     def facts(self) -> Mapping[str, Any]:
         """Version and settings, for the report."""
+
+    def tune(self, options: Mapping[str, Any]) -> None:
+        """Use these settings, and its own for the rest, from now on."""
+
+    def other(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The reply to a request that only this stack knows."""
 
 
 def timed(steps: int, step: Callable[[], None]) -> list[float]:
@@ -68,7 +78,7 @@ def negative_log_likelihood(logits: Any, ids: Sequence[int]) -> float:
 def peak_rss_bytes() -> int:
     """The most memory this process ever held, 0 where the system does not say."""
     try:
-        with open("/proc/self/status", encoding="utf-8") as status:
+        with Path("/proc/self/status").open(encoding="utf-8") as status:
             return next((int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM:")), 0)
     except OSError:
         return 0
@@ -94,7 +104,26 @@ def answer(engine: Engine, request: Mapping[str, Any]) -> dict[str, Any]:
         return {"peak_rss": peak_rss_bytes()}
     if what == "facts":
         return dict(engine.facts())
-    return {"error": f"unknown request {what!r}"}
+    if what == "tune":
+        engine.tune(request["options"])
+        return {}
+    return engine.other(request)
+
+
+class Worker:
+    """What workers share: settings that can be changed for some requests."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.given = dict(config)
+        self.config = dict(config)
+
+    def tune(self, options: Mapping[str, Any]) -> None:
+        """See Engine.tune."""
+        self.config = {**self.given, **options}
+
+    def other(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """See Engine.other."""
+        return {"error": f"unknown request {request.get('do')!r}"}
 
 
 def serve(engine: Engine, lines: Iterable[str], out: TextIO) -> None:
@@ -102,7 +131,7 @@ def serve(engine: Engine, lines: Iterable[str], out: TextIO) -> None:
     for line in lines:
         try:
             reply = answer(engine, json.loads(line))
-        except Exception as error:  # noqa: BLE001 - the other side decides what a failed request means
+        except Exception as error:
             reply = {"error": f"{type(error).__name__}: {error}"}
         out.write(json.dumps(reply) + "\n")
         out.flush()

@@ -8,16 +8,16 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache, StaticCache
 
-from benchmarks.compare.workers.protocol import main, timed
+from benchmarks.compare.workers.protocol import Worker, main, timed
 
 __all__ = ["TorchEager"]
 
 
-class TorchEager:
+class TorchEager(Worker):
     """config: dtype "fp32" or "bf16"; weights "int8" or "int4" quantizes the linears; compile: torch.compile and a static cache."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        self.config = config
+        super().__init__(config)
         torch.set_num_threads(config["threads"])
         torch.set_grad_enabled(False)
         dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[config["dtype"]]
