@@ -15,7 +15,8 @@ __all__ = ["Ratio", "Results", "StackResult", "perplexity", "ratio_of"]
 class StackResult:
     """One stack. figures: measure -> one value a round (NaN where that launch failed). failures: what went wrong, in words.
 
-    ceilings: of mixplan's launches, one record a round: read rate at the weights' size (GB/s) and peaks (GOP/s), from the same process.
+    settings: measure -> what was best for it in the first round. ceilings: of mixplan's launches, one record a round, from the same
+    process: read rate at the weights' size (GB/s) and peaks (GOP/s).
     """
 
     name: str
@@ -25,6 +26,7 @@ class StackResult:
     perplexity: float = math.nan
     facts: dict[str, Any] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
     ceilings: list[dict[str, float]] = field(default_factory=list)
 
     def median(self, measure: str) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,21 +98,26 @@ def _steady(plan: Plan, stack: Stack, measures: Sequence[Measure], result: Stack
 
 
 def _best(plan: Plan, stack: Stack, measure: Measure, client: Client, result: StackResult) -> float:
-    """The figure under the stack's best settings among those that the measure names for its family."""
-    figures = []
-    for options in measure.options.get(stack.family, ({},)):
+    """The figure under the stack's best settings among those that the measure names for it: all in the first round, then the best."""
+    choices = measure.options.get(stack.family, ({},))
+    if measure.name in result.settings:
+        choices = (result.settings[measure.name],)
+    found: list[tuple[float, Mapping[str, Any]]] = []
+    for options in choices:
         try:
             client.ask("tune", options=dict(options))
             asked = request(measure, plan.ids)
-            figures.append(figure(measure, client.ask(asked.pop("do"), **asked)["seconds"]))
+            found.append((figure(measure, client.ask(asked.pop("do"), **asked)["seconds"]), options))
         except WorkerError as error:
             if "ended" in str(error):
                 raise
             result.failures.append(f"{measure.name}: {error}")
     client.ask("tune", options={})
-    if not figures:
+    if not found:
         return math.nan
-    return max(figures) if measure.more_is_better else min(figures)
+    best = (max if measure.more_is_better else min)(found, key=lambda one: one[0])
+    result.settings[measure.name] = dict(best[1])
+    return best[0]
 
 
 def _fresh(plan: Plan, stack: Stack, measures: Sequence[Measure], result: StackResult) -> None:

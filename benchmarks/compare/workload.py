@@ -17,7 +17,7 @@ WINDOWS, WINDOW = 40, 512
 class Measure:
     """One figure. kind: what the worker is asked; tokens: prompt length; sequences and steps as the kind uses them.
 
-    options: for a family of stacks, settings to try in the same launch; the best counts, so that a peer is never slowed by our choice.
+    options: for a family of stacks, settings to try in the same launch; the best counts, so that no peer is slowed by our choice.
     """
 
     name: str
