@@ -12,7 +12,7 @@ EXTRA = """
 #include "amx.h"
 extern "C" void int8_tile(const void* a, const void* b, int32_t* c) {
 #if defined(MP_AMX)
-  AmxTiles tiles;
+  AmxTiles<> tiles;
   _tile_zero(0);
   _tile_loadd(4, a, kTileRowBytes);
   _tile_loadd(6, b, kTileRowBytes);
