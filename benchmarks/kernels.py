@@ -17,9 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import mixplan
+from mixplan.runtime.devices.cpu_amx import amx_refusal
 
 HEADERS = Path(mixplan.__file__).parent / "targets" / "cpu" / "templates" / "kernels"
-LEVELS = {"portable": "x86_64", "avx2": "x86_64_v3", "vnni": "x86_64_v4+avx512vnni", "bf16": "x86_64_v4+avx512vnni+avx512bf16"}
+LEVELS = {
+    "portable": "x86_64",
+    "avx2": "x86_64_v3",
+    "vnni": "x86_64_v4+avx512vnni",
+    "bf16": "x86_64_v4+avx512vnni+avx512bf16",
+    "amx": "x86_64_v4+avx512vnni+avx512bf16+amx_tile+amx_int8+amx_bf16",
+}
 SHAPES = {"qkv": (960, 576), "o": (576, 576), "gate_up": (3072, 576), "down": (576, 1536), "head": (49152, 576)}
 # name -> Fmt, group, activations ("q" for int8), bits per weight with scales
 SCHEMES = {
@@ -216,6 +223,8 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         library = _build(options.level, options.schemes, Path(folder))
+    if options.level == "amx" and (refusal := amx_refusal()):
+        parser.error(refusal)
     library.set_quantile(ctypes.c_double(options.quantile))
     lines = _products(library, options.schemes, options.shapes, options.rows, options.threads, options.rounds, options.cached)
     if options.json:

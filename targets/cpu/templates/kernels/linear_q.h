@@ -1,6 +1,7 @@
 // linear_q and gated_linear_q: int8 activations, quantized beforehand.
 #pragma once
 #include "product_q.h"
+#include "product_q_amx.h"
 #include "quantize.h"
 
 namespace mp {
@@ -38,6 +39,11 @@ MP_INLINE void linear_q_rows(const P& p, E& e, LinearQArgs a, int64_t blocks, in
     const char* first = (const char*)p.w + part.blocks.begin * P::block_bytes(p.k);
     if (a.m <= a.few) quantize_few<PRE, K, GROUP>(a, scratch, LinesAhead{first, first + kAhead});
   }
+#if defined(MP_AMX)
+  if constexpr (packed_columns(K, GROUP) >= kTileRowBytes) {
+    if (a.m >= kAmxRows) return amx_linear_q<P::kFormat, P::kAsymmetric, GROUP>(e, a, p.k, blocks, scratch, tid, nt);
+  }
+#endif
   if (part.blocks.begin >= part.blocks.end) return;
   const int64_t limit = row_block(p.k);
   Outputs out;

@@ -12,6 +12,13 @@ MP_INLINE f32x16 add_group(f32x16 total, i32x16 dot, f32x16 w_scale, f32x16 zero
   else return total + to_float(dot) * (w_scale * splat(x_scale));
 }
 
+// The sum of k codes; k is a multiple of 32.
+MP_INLINE int32_t code_sum(const int8_t* q, int64_t k) {
+  i32x16 s = splat(0);
+  for (int64_t i = 0; i < k; i += kLanes) s += __builtin_convertvector(load_as<i8x16>(q + i), i32x16);
+  return sum(s);
+}
+
 struct RowsQ {
   const int8_t* q[kMaxRows + kRowPad];
   const float* scales[kMaxRows + kRowPad];
@@ -225,6 +232,8 @@ MP_KERNEL void unpack_nibbles(char* panel, const char* packed, int64_t columns) 
 template <Fmt F, bool ASYM, int GROUP>
 struct ProductQ {
   static_assert(F == Fmt::I4 ? GROUP > 0 && GROUP % 32 == 0 : F == Fmt::I8, "int8 activations need integer weights; 4-bit ones have groups");
+  static constexpr Fmt kFormat = F;
+  static constexpr bool kAsymmetric = ASYM;
   static constexpr bool kFused = F == Fmt::I4 || GROUP == 0;
   // 8-bit weights need no unpacking, so more rows go to the tiles at once.
   static constexpr int kSmallRows = F == Fmt::I4 && kBlocks > 1 ? 24 : kSmall, kSmallBlocks = 1;
@@ -248,9 +257,7 @@ struct ProductQ {
         int32_t* start = scratch.take<int32_t>(groups);
         rows.start[r] = start;
         if constexpr (GROUP == 0) {
-          i32x16 s = splat(0);
-          for (int64_t i = 0; i < p.k; i += kLanes) s += __builtin_convertvector(load_as<i8x16>(rows.q[r] + i), i32x16);
-          start[0] = -Packed<F>::kZero * sum(s);
+          start[0] = -Packed<F>::kZero * code_sum(rows.q[r], p.k);
         } else {
           // sums / scales is the integer sum again, exactly: it is below 2^15 and the two roundings move it by less than 2^-7.
           for (int64_t g = 0; g < groups; g += kLanes) {

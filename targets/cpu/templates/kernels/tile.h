@@ -74,14 +74,14 @@ struct LinearEpilogue {
   bool residual;
   int64_t n;
   static constexpr int kUnit = 1;  // blocks that belong together
-  MP_INLINE void apply(const LinearEpilogue& e, const float* c, int64_t ldc, int64_t m, int64_t block, int64_t count) {
+  MP_INLINE void apply(const LinearEpilogue& e, const float* c, int64_t ldc, int64_t m, int64_t block, int64_t count, int64_t row = 0) {
     for (int64_t r = 0; r < m; r++) {
       for (int64_t j = 0; j < count; j++) {
         const int64_t n0 = (block + j) * kLanes, left = e.n - n0;
         f32x16 v = load(c + r * ldc + j * kLanes);
         if (e.bias) v += load_n(e.bias + n0, left);
-        if (e.residual) v += load_n(e.out->residual[r] + n0, left);
-        store_n(e.out->y[r] + n0, v, left);
+        if (e.residual) v += load_n(e.out->residual[row + r] + n0, left);
+        store_n(e.out->y[row + r] + n0, v, left);
       }
     }
   }
@@ -94,13 +94,13 @@ struct GatedEpilogue {
   const float* bias;
   int64_t n;
   static constexpr int kUnit = 2;
-  MP_INLINE void apply(const GatedEpilogue& e, const float* c, int64_t ldc, int64_t m, int64_t block, int64_t count) {
+  MP_INLINE void apply(const GatedEpilogue& e, const float* c, int64_t ldc, int64_t m, int64_t block, int64_t count, int64_t row = 0) {
     for (int64_t r = 0; r < m; r++) {
       for (int64_t j = 0; j < count; j += 2) {
         const int64_t n0 = (block + j) / 2 * kLanes, left = e.n - n0;
         f32x16 gate = load(c + r * ldc + j * kLanes), up = load(c + r * ldc + (j + 1) * kLanes);
         if (e.bias) gate += load_n(e.bias + n0, left), up += load_n(e.bias + e.n + n0, left);
-        store_n(e.out->y[r] + n0, activate<FN>(gate) * up, left);
+        store_n(e.out->y[row + r] + n0, activate<FN>(gate) * up, left);
       }
     }
   }
