@@ -101,6 +101,12 @@ class Native:
         return int(function(*(ctypes.c_int64(v) for v in values)))
 
 
+def tolerances(native: Native, rows: int, rounded: bool) -> tuple[float, float]:
+    """Relative and absolute (times the largest result) tolerance of a product. With AMX many rows are multiplied in bf16: where the reference
+    has not `rounded` both sides alike, each factor is off by up to 2^-9."""
+    return (1e-5, 2e-6) if native.level != "amx" or rows < 5 or rounded else (2**-7, 2**-7)
+
+
 def scratch(size: int) -> np.ndarray:
     """Scratch memory of at least `size` bytes, 64-byte aligned, full of NaN patterns, with a guard that `check_scratch` looks at."""
     raw = np.full(size + GUARD + 64, 0xFF, np.uint8)
@@ -156,6 +162,11 @@ def native(request: pytest.FixtureRequest) -> Native:
     if level == "amx" and (refusal := level_refusal("x86-64-v4-amx")):
         pytest.skip(f"compiled, not run: {refusal}")
     return Native(library, kernels, level)
+
+
+@pytest.fixture(scope="session")
+def tolerance() -> Any:
+    return tolerances
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 // One linear per expert: the step's (token, choice) pairs are grouped by expert, so that each expert's weights are read once.
 #pragma once
+#include "product_amx.h"
 #include "product_f32.h"
 
 namespace mp {
@@ -8,6 +9,31 @@ constexpr int64_t grouped_lists(int64_t rows, int64_t experts) { return round_up
 constexpr int64_t grouped_linear_scratch(int threads, int64_t k, int64_t rows, int64_t experts) {
   return threads * (linear_scratch_per_thread(k) + grouped_lists(rows, experts));
 }
+
+#if defined(MP_AMX)
+// The `count` pairs of one expert on AMX tiles.
+template <Fmt F, bool ASYM, int K, int GROUP>
+MP_INLINE void amx_expert(const GroupedLinearArgs& a, const void* w, const void* scales, const uint8_t* zeros, const int32_t* pairs,
+                          int64_t count, int64_t blocks, const LinearEpilogue& e, Outputs& out, Arena scratch, int tid, int nt) {
+  const WeightTiles p = weight_tiles<F, ASYM, GROUP>(w, scales, zeros, K);
+  const Part part = amx_partition<F>(count, blocks, p.k, tid, nt);
+  if (part.blocks.begin >= part.blocks.end) return;
+  AmxTiles<> shape;
+  const int64_t steps = step_count(p.k), limit = amx_row_block(p.k);
+  for (int64_t m0 = part.rows.begin; m0 < part.rows.end; m0 += limit) {
+    const int64_t m = min_of(limit, part.rows.end - m0);
+    Arena rest = scratch;
+    char* tiles = rest.take<char>(round_up(m, kTileSide) * steps * kTileRowBytes);
+    for (int64_t r = 0; r < m; r++) {
+      const int64_t pair = pairs[m0 + r];
+      out.y[r] = a.y + pair * a.n;
+      out.residual[r] = nullptr;
+      row_tiles(tiles, r, a.x + pair / a.j * a.ldx_t + pair % a.j * a.ldx_j, K, steps);
+    }
+    amx_sweep<F, ASYM, GROUP>(p, tiles, m, part.blocks, e, rest);
+  }
+}
+#endif
 
 template <Fmt F, bool ASYM, int K, int GROUP>
 MP_TASK void grouped_linear(const GroupedLinearArgs& a, int tid, int nt) {
@@ -39,6 +65,14 @@ MP_TASK void grouped_linear(const GroupedLinearArgs& a, int tid, int nt) {
     const P p{(const char*)a.w + e * weight_bytes, a.scales ? (const char*)a.scales + e * group_count * (GROUP ? 2 : 4) : nullptr,
               a.zeros ? a.zeros + e * group_count : nullptr, K};
     const LinearEpilogue epilogue{&out, a.bias ? a.bias + e * a.n : nullptr, false, a.n};
+#if defined(MP_AMX)
+    if constexpr (F != Fmt::F32) {
+      if (count >= kAmxRows<F>) {
+        amx_expert<F, ASYM, K, GROUP>(a, p.w, p.scales, p.zeros, order + begin, count, blocks, epilogue, out, scratch, tid, nt);
+        continue;
+      }
+    }
+#endif
     const Part part = partition(count, blocks, unit_of<P, LinearEpilogue>(count), tid, nt);
     if (part.blocks.begin >= part.blocks.end) continue;
     for (int64_t m0 = part.rows.begin; m0 < part.rows.end; m0 += limit) {

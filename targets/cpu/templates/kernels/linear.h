@@ -1,12 +1,18 @@
 // linear and gated_linear with f32 or bf16 activations.
 #pragma once
+#include "product_amx.h"
 #include "product_f32.h"
 
 namespace mp {
 
-template <class P, class E>
+template <class P, int K, class E>
 MP_INLINE void linear_rows(const P& p, E& e, const LinearArgs& a, int64_t blocks, int tid, int nt) {
   Arena scratch{(char*)a.scratch + tid * linear_scratch_per_thread(p.k)};
+#if defined(MP_AMX)
+  if constexpr (P::kFormat != Fmt::F32) {
+    if (a.m >= kAmxRows<P::kFormat>) return amx_linear<P::kFormat, P::kAsymmetric, K, P::kGroup>(e, a, blocks, scratch, tid, nt);
+  }
+#endif
   const Part part = partition(a.m, blocks, unit_of<P, E>(a.m), tid, nt);
   if (part.blocks.begin >= part.blocks.end) return;
   const int64_t limit = row_block(4 * packed_k<Fmt::F32>(p.k, 0));
@@ -31,14 +37,14 @@ template <Fmt F, bool ASYM, int K, int GROUP, Act A>
 MP_TASK void linear(const LinearArgs& a, int tid, int nt) {
   ProductF32<F, ASYM, GROUP, A> p{a.w, a.scales, a.zeros, K};
   LinearEpilogue e{nullptr, a.bias, a.residual != nullptr, a.n};
-  linear_rows(p, e, a, (a.n + kLanes - 1) / kLanes, tid, nt);
+  linear_rows<decltype(p), K>(p, e, a, (a.n + kLanes - 1) / kLanes, tid, nt);
 }
 
 template <Fmt F, bool ASYM, int K, int GROUP, Act A, Fn FN>
 MP_TASK void gated_linear(const LinearArgs& a, int tid, int nt) {
   ProductF32<F, ASYM, GROUP, A> p{a.w, a.scales, a.zeros, K};
   GatedEpilogue<FN> e{nullptr, a.bias, a.n};
-  linear_rows(p, e, a, (a.n + kLanes - 1) / kLanes * 2, tid, nt);
+  linear_rows<decltype(p), K>(p, e, a, (a.n + kLanes - 1) / kLanes * 2, tid, nt);
 }
 
 }  // namespace mp

@@ -1,5 +1,6 @@
 // linear_q and gated_linear_q: int8 activations, quantized beforehand.
 #pragma once
+#include "product_amx.h"
 #include "product_q.h"
 #include "product_q_amx.h"
 #include "quantize.h"
@@ -40,8 +41,11 @@ MP_INLINE void linear_q_rows(const P& p, E& e, LinearQArgs a, int64_t blocks, in
     if (a.m <= a.few) quantize_few<PRE, K, GROUP>(a, scratch, LinesAhead{first, first + kAhead});
   }
 #if defined(MP_AMX)
-  if constexpr (packed_columns(K, GROUP) >= kTileRowBytes) {
-    if (a.m >= kAmxRows) return amx_linear_q<P::kFormat, P::kAsymmetric, GROUP>(e, a, p.k, blocks, scratch, tid, nt);
+  if (a.m >= kAmxRows<P::kFormat>) {
+    if constexpr (P::kFormat == Fmt::I4) return amx_linear<P::kFormat, P::kAsymmetric, K, GROUP>(e, a, blocks, scratch, tid, nt);
+    else if constexpr (packed_columns(K, GROUP) >= kTileRowBytes) {
+      return amx_linear_q<P::kFormat, P::kAsymmetric, GROUP>(e, a, p.k, blocks, scratch, tid, nt);
+    }
   }
 #endif
   if (part.blocks.begin >= part.blocks.end) return;

@@ -8,19 +8,7 @@ namespace mp {
 
 #if defined(MP_AMX)
 
-constexpr int64_t kStepColumns = 32;     // columns in a tile
-constexpr int64_t kAmxChunk = 2048;      // columns whose weights, of two blocks, are kept as bf16
-constexpr int64_t kAmxActivations = 1 << 20, kAmxLeastRows = 128;
-
-// Rows whose activations are kept as bf16: they should stay in the L2 cache, but weights are dequantized anew for each block of rows.
-constexpr int64_t amx_row_block(int64_t k) {
-  const int64_t rows = kAmxActivations / (2 * round_up(k, kStepColumns)) / 32 * 32;
-  return rows < kAmxLeastRows ? kAmxLeastRows : rows > kMaxRows ? kMaxRows : rows;
-}
-constexpr int64_t amx_scratch_per_thread(int64_t k) {
-  const int64_t rows = amx_row_block(k) * 2 * round_up(k, 128);
-  return round_up(rows + 2 * kAmxChunk * kLanes * 2 + kMaxRows * 2 * kLanes * 4 + 2 * kTileBytes + 4096, 4096);
-}
+constexpr int64_t step_count(int64_t k) { return (k + kStepColumns - 1) / kStepColumns; }
 
 // A thread's part. Each thread converts the rows and dequantizes the weights of its part, so the split is the one where that costs least.
 template <Fmt F>
@@ -45,19 +33,20 @@ MP_INLINE Part amx_partition(int64_t m, int64_t blocks, int64_t k, int tid, int 
 MP_INLINE char* tile_row(char* tiles, int64_t r, int64_t step, int64_t steps) {
   return tiles + (r / kTileSide * steps + step) * kTileBytes + r % kTileSide * kTileRowBytes;
 }
+template <int N> struct Int { static constexpr int value = N; };
 MP_INLINE void store_bf16(char* to, f32x16 low, f32x16 high) { store_as(to, _mm512_cvtne2ps_pbh((__m512)high, (__m512)low)); }
 
 // Row r as bf16, from f32 or from codes and their groups' scales. Columns behind the end are zero.
-MP_INLINE void row_tiles(char* tiles, int64_t r, const float* x, int64_t k) {
-  const int64_t steps = (k + kStepColumns - 1) / kStepColumns;
-  for (int64_t s = 0, at = 0; s < steps; s++, at += kStepColumns) {
-    const int64_t left = k - at;
-    store_bf16(tile_row(tiles, r, s, steps), load_n(x + at, left), left > kLanes ? load_n(x + at + kLanes, left - kLanes) : splat(0.0f));
+MP_INLINE void row_tiles(char* tiles, int64_t r, const float* x, int64_t k, int64_t steps) {
+  for (int64_t s = 0; s < steps; s++) {
+    const int64_t left = k - s * kStepColumns;
+    const float* from = x + s * kStepColumns;
+    store_bf16(tile_row(tiles, r, s, steps), left > 0 ? load_n(from, left) : splat(0.0f),
+               left > kLanes ? load_n(from + kLanes, left - kLanes) : splat(0.0f));
   }
 }
 template <int GROUP>
-MP_INLINE void row_tiles(char* tiles, int64_t r, const int8_t* q, const float* scales, int64_t k) {
-  const int64_t steps = k / kStepColumns;
+MP_INLINE void row_tiles(char* tiles, int64_t r, const int8_t* q, const float* scales, int64_t steps) {
   for (int64_t s = 0; s < steps; s++) {
     const f32x16 scale = splat(scales[GROUP ? s * kStepColumns / GROUP : 0]);
     const f32x16 low = __builtin_convertvector(load_as<i8x16>(q + s * kStepColumns), f32x16);
@@ -180,8 +169,8 @@ MP_KERNEL void amx_rows(const WeightTiles& p, const int64_t* blocks, const char*
 
 // Multiplies m rows, as tiles at `a`, by the blocks of `range`.
 template <Fmt F, bool ASYM, int GROUP, class E>
-MP_INLINE void amx_sweep(const WeightTiles& p, const char* a, int64_t k, int64_t m, Range range, const E& e, Arena scratch) {
-  const int64_t steps = (k + kStepColumns - 1) / kStepColumns, columns = steps * kStepColumns;
+MP_INLINE void amx_sweep(const WeightTiles& p, const char* a, int64_t m, Range range, const E& e, Arena scratch) {
+  const int64_t steps = step_count(p.k), columns = steps * kStepColumns;
   char* panel = F == Fmt::BF16 ? nullptr : scratch.take<char>(2 * kAmxChunk * kLanes * 2);
   char* tails = scratch.take<char>(2 * kTileBytes);
   float* c = scratch.take<float>(round_up(m, kTileSide) * 2 * kLanes);
@@ -223,6 +212,37 @@ template <Fmt F, bool ASYM, int GROUP>
 MP_INLINE WeightTiles weight_tiles(const void* w, const void* scales, const uint8_t* zeros, int64_t k) {
   const int64_t packed = packed_k<F>(k, GROUP);
   return WeightTiles{(const char*)w, scales, zeros, packed, GROUP ? packed / (GROUP ? GROUP : 1) : 1};
+}
+
+constexpr bool is_quantized(const LinearArgs&) { return false; }
+constexpr bool is_quantized(const LinearQArgs&) { return true; }
+
+// Rows from which tiles are the fastest way.
+template <Fmt F>
+constexpr int64_t kAmxRows = F == Fmt::I4 ? 9 : 5;
+
+// linear and linear_q, of f32 rows or of codes.
+template <Fmt F, bool ASYM, int K, int GROUP, class E, class Args>
+MP_INLINE void amx_linear(E& e, const Args& a, int64_t blocks, Arena scratch, int tid, int nt) {
+  const WeightTiles p = weight_tiles<F, ASYM, GROUP>(a.w, a.scales, a.zeros, K);
+  const Part part = amx_partition<F>(a.m, blocks, p.k, tid, nt);
+  if (part.blocks.begin >= part.blocks.end) return;
+  AmxTiles<> shape;
+  const int64_t steps = step_count(p.k), limit = amx_row_block(p.k);
+  Outputs out;
+  e.out = &out;
+  for (int64_t m0 = part.rows.begin; m0 < part.rows.end; m0 += limit) {
+    const int64_t m = min_of(limit, part.rows.end - m0);
+    Arena rest = scratch;
+    char* tiles = rest.take<char>(round_up(m, kTileSide) * steps * kTileRowBytes);
+    for (int64_t r = 0; r < m; r++) {
+      out.y[r] = a.y + (m0 + r) * a.ldy;
+      out.residual[r] = a.residual ? a.residual + (m0 + r) * a.ldr : nullptr;
+      if constexpr (is_quantized(Args())) row_tiles<GROUP>(tiles, r, a.q + (m0 + r) * a.ldq, a.q_scales + (m0 + r) * a.ldg, steps);
+      else row_tiles(tiles, r, a.x + (m0 + r) * a.ldx, K, steps);
+    }
+    amx_sweep<F, ASYM, GROUP>(p, tiles, m, part.blocks, e, rest);
+  }
 }
 
 #endif

@@ -237,6 +237,9 @@ MP_KERNEL void unpack_f32(float* panel, const void* w, const void* scales, const
 
 template <Fmt F, bool ASYM, int GROUP, Act A>
 struct ProductF32 {
+  static constexpr Fmt kFormat = F;
+  static constexpr bool kAsymmetric = ASYM;
+  static constexpr int kGroup = GROUP;
   static constexpr bool kBf16 = kNativeBf16 && F == Fmt::BF16 && A == Act::BF16;
   static constexpr bool kFused = F != Fmt::F32 && !kBf16;
   static constexpr int kSmallRows = kBlocks > 1 ? 8 : kSmall, kSmallBlocks = 2;

@@ -10,9 +10,6 @@ namespace mp {
 
 typedef int8_t i8x64 __attribute__((vector_size(64)));
 
-// Rows from which tiles are worth their setting up: fewer are limited by memory.
-constexpr int64_t kAmxRows = 5;
-
 // 16 rows of activations at even strides.
 struct TileRows {
   const int8_t* q;
@@ -205,7 +202,7 @@ MP_INLINE void amx_grouped(const E& e, const LinearQArgs& a, const TileRows* til
 }
 
 // Rows are taken in blocks whose bytes stay in the L2 cache beside the weights.
-constexpr int64_t amx_row_block(int64_t k) {
+constexpr int64_t amx_q_row_block(int64_t k) {
   const int64_t rows = (1 << 20) / k / 32 * 32;
   return rows < 64 ? 64 : rows > kMaxRows ? kMaxRows : rows;
 }
@@ -218,7 +215,7 @@ MP_INLINE void amx_linear_q(E& e, const LinearQArgs& a, int64_t k, int64_t block
   AmxTiles<kDepth> shape;
   Outputs out;
   e.out = &out;
-  for (int64_t m0 = part.rows.begin, limit = amx_row_block(k); m0 < part.rows.end; m0 += limit) {
+  for (int64_t m0 = part.rows.begin, limit = amx_q_row_block(k); m0 < part.rows.end; m0 += limit) {
     const int64_t m = min_of(limit, part.rows.end - m0);
     for (int64_t r = 0; r < m; r++) {
       out.y[r] = a.y + (m0 + r) * a.ldy;

@@ -10,6 +10,7 @@
 //   tile<MT>(rows, r, blocks, k0, k1, w, c, ldc)   MT rows from r times kBlocks blocks; k0 == 0 starts new sums, else c is added to
 // Sums run over k in one order whatever the number of rows, so that a token's result does not depend on what else is in the step.
 #pragma once
+#include "amx.h"
 #include "args.h"
 #include "vec.h"
 #include "vec_math.h"
@@ -37,12 +38,29 @@ constexpr int64_t row_block(int64_t bytes_per_row) {
   int64_t rows = kActivationBytes / (bytes_per_row > 0 ? bytes_per_row : 1) / 8 * 8;
   return rows < 8 ? 8 : rows > kMaxRows ? kMaxRows : rows;
 }
+#if defined(MP_AMX)
+constexpr int64_t kStepColumns = 32;     // bf16 columns in an AMX tile
+constexpr int64_t kAmxChunk = 2048;      // columns whose weights, of two blocks, are kept as bf16
+constexpr int64_t kAmxActivations = 1 << 20, kAmxLeastRows = 128;
+// Rows whose activations are kept as bf16: they should stay in the L2 cache, but weights are dequantized anew for each block of rows.
+constexpr int64_t amx_row_block(int64_t k) {
+  const int64_t rows = kAmxActivations / (2 * round_up(k, kStepColumns)) / 32 * 32;
+  return rows < kAmxLeastRows ? kAmxLeastRows : rows > kMaxRows ? kMaxRows : rows;
+}
+constexpr int64_t amx_scratch_per_thread(int64_t k) {
+  const int64_t rows = amx_row_block(k) * 2 * round_up(k, 128);
+  return round_up(rows + 2 * kAmxChunk * kLanes * 2 + kMaxRows * 2 * kLanes * 4 + 2 * kTileBytes + 4096, 4096);
+}
+#else
+constexpr int64_t amx_scratch_per_thread(int64_t) { return 0; }
+#endif
 constexpr int64_t linear_scratch_per_thread(int64_t k) {
   // Converted rows take at most 4 bytes a column, group sums 4 bytes for each 32 columns.
   int64_t kp = round_up(k, 128);
   int64_t converted = kActivationBytes > 8 * 4 * kp ? kActivationBytes : 8 * 4 * kp;
   int64_t sums = kMaxRows * 4 * 64 + converted / 8 + 8 * 4 * (kp / 32 + 1);
-  return round_up(kPanelBytes + kSumsBytes + converted + sums + 4096, 4096);
+  const int64_t vector = round_up(kPanelBytes + kSumsBytes + converted + sums + 4096, 4096), tiles = amx_scratch_per_thread(k);
+  return vector > tiles ? vector : tiles;
 }
 constexpr int64_t linear_scratch(int threads, int64_t k) { return threads * linear_scratch_per_thread(k); }
 
