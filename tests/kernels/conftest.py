@@ -102,8 +102,8 @@ class Native:
 
 
 def tolerances(native: Native, rows: int, rounded: bool) -> tuple[float, float]:
-    """Relative and absolute (times the largest result) tolerance of a product. With AMX many rows are multiplied in bf16: where the reference
-    has not `rounded` both sides alike, each factor is off by up to 2^-9."""
+    """Relative and absolute (times the largest result) tolerance of a product. With AMX many rows are multiplied in bf16: each factor is
+    off by up to 2^-9 where the reference has not `rounded` both alike."""
     return (1e-5, 2e-6) if native.level != "amx" or rows < 5 or rounded else (2**-7, 2**-7)
 
 

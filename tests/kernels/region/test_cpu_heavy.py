@@ -45,6 +45,11 @@ def level(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+def _sum(level: str, size: float = 1.0) -> tuple[float, float]:
+    """With AMX many rows are multiplied in bf16. `size`: of what a sum is multiplied with."""
+    return (1e-2, 0.1 * size) if level == "x86-64-v4-amx" else SUM
+
+
 def test_linear_embedding_gated(kit: Any, make_weight: Any, level: str) -> None:
     rng = np.random.default_rng(1)
     x = kit.input(1, T, 3 * 96)
@@ -53,14 +58,14 @@ def test_linear_embedding_gated(kit: Any, make_weight: Any, level: str) -> None:
     bias = kit.const(rng.standard_normal(43).astype(np.float32))
     for fmt in FORMATS:
         inputs, attrs = _weight(kit, make_weight(rng, fmt, 43, 96))
-        kit.op("linear", part, *inputs, tol=SUM, **attrs)
-        kit.op("linear", part, *inputs, bias, residual, tol=SUM, **attrs)
-        kit.op("linear", part, *inputs, -1, residual, tol=SUM, activation_dtype="bf16", **attrs)
+        kit.op("linear", part, *inputs, tol=_sum(level), **attrs)
+        kit.op("linear", part, *inputs, bias, residual, tol=_sum(level), **attrs)
+        kit.op("linear", part, *inputs, -1, residual, tol=_sum(level), activation_dtype="bf16", **attrs)
         kit.op("embedding", kit.ids(43, 1, T), *inputs, tol=SUM, **attrs)
         gated, attrs = _weight(kit, make_weight(rng, fmt, 43, 96, "gated"))
-        kit.op("gated_linear", part, *gated, tol=SUM, activation="silu", **attrs)
+        kit.op("gated_linear", part, *gated, tol=_sum(level, 30), activation="silu", **attrs)
         both = kit.const(rng.standard_normal((2, 43)).astype(np.float32))
-        kit.op("gated_linear", part, *gated, both, tol=SUM, activation="gelu_tanh", **attrs)
+        kit.op("gated_linear", part, *gated, both, tol=_sum(level, 30), activation="gelu_tanh", **attrs)
     kit.op("embedding", kit.ids(43, T, dtype="i32"), *_weight(kit, make_weight(rng, FORMATS[0], 43, 96))[0], **FORMAT_ATTRS)
     kit.check(level, sizes=SIZES)
 
@@ -80,11 +85,11 @@ def test_quantized_activations(kit: Any, make_weight: Any, level: str) -> None:
         normed = kit.op("rms_norm_quant", x, gamma, eps=1e-5, group=group, out=False)
         layer = kit.op("layer_norm_quant", x, gamma, beta, eps=1e-5, group=group, out=False)
         inputs, attrs = _weight(kit, make_weight(rng, fmt, 43, 100))
-        kit.op("linear_q", *plain, *inputs, tol=SUM, **attrs)
+        kit.op("linear_q", *plain, *inputs, tol=_sum(level), **attrs)
         # A norm's last bit can move a value across a rounding border: one step of one int8 in a hundred.
-        kit.op("linear_q", *normed, *inputs, bias, residual, tol=(1e-2, 0.1), **attrs)
+        kit.op("linear_q", *normed, *inputs, bias, residual, tol=(1e-2, 0.2), **attrs)
         gated, attrs = _weight(kit, make_weight(rng, fmt, 43, 100, "gated"))
-        kit.op("gated_linear_q", *layer, *gated, activation="relu", tol=(1e-2, 0.5), **attrs)
+        kit.op("gated_linear_q", *layer, *gated, activation="relu", tol=(1e-2, 0.5) if level != "x86-64-v4-amx" else (1e-2, 3.0), **attrs)
     kit.check(level, sizes=SIZES)
 
 
@@ -93,9 +98,9 @@ def test_grouped_norm_rope(kit: Any, make_weight: Any, level: str) -> None:
     for fmt in (FORMATS[0], FORMATS[4]):
         inputs, attrs = _weight(kit, make_weight(rng, fmt, 24, 64, "5"))
         ids = kit.ids(6, T, 2)
-        kit.op("grouped_linear", kit.input(T, 1, 64), ids, *inputs, tol=SUM, experts=5, **attrs)
+        kit.op("grouped_linear", kit.input(T, 1, 64), ids, *inputs, tol=_sum(level), experts=5, **attrs)
         bias = kit.const(rng.standard_normal((5, 24)).astype(np.float32))
-        kit.op("grouped_linear", kit.input(T, 2, 64), ids, *inputs, bias, tol=SUM, experts=5, **attrs)
+        kit.op("grouped_linear", kit.input(T, 2, 64), ids, *inputs, bias, tol=_sum(level), experts=5, **attrs)
     x = kit.input(1, T, 6, 20)
     heads = kit.op("slice", x, axis=2, start=1, stop=5, out=False)
     gamma, beta = (kit.const(rng.standard_normal(20).astype(np.float32)) for _ in range(2))
