@@ -11,17 +11,17 @@ namespace mp {
 typedef int8_t i8x64 __attribute__((vector_size(64)));
 
 // 16 rows of activations at even strides.
-struct TileRows {
+struct CodeRows {
   const int8_t* q;
   const float *scales, *sums;
   int64_t ldq, ldg;
 };
 
 // The rows' tiles. The last ones, where they are fewer than 16, are copied to scratch, so that all 16 can be read.
-MP_INLINE void tile_rows_q(TileRows* tiles, const LinearQArgs& a, int64_t m0, int64_t m, int64_t k, int64_t groups, Arena& scratch) {
+MP_INLINE void tile_rows_q(CodeRows* tiles, const LinearQArgs& a, int64_t m0, int64_t m, int64_t k, int64_t groups, Arena& scratch) {
   for (int64_t r = 0; r < m; r += kTileSide) {
-    TileRows& t = tiles[r / kTileSide];
-    t = TileRows{a.q + (m0 + r) * a.ldq, a.q_scales + (m0 + r) * a.ldg, a.q_sums + (m0 + r) * a.ldg, a.ldq, a.ldg};
+    CodeRows& t = tiles[r / kTileSide];
+    t = CodeRows{a.q + (m0 + r) * a.ldq, a.q_scales + (m0 + r) * a.ldg, a.q_sums + (m0 + r) * a.ldg, a.ldq, a.ldg};
     const int64_t left = m - r;
     if (left >= kTileSide) continue;
     int8_t* q = scratch.take<int8_t>(kTileSide * k);
@@ -33,7 +33,7 @@ MP_INLINE void tile_rows_q(TileRows* tiles, const LinearQArgs& a, int64_t m0, in
       memcpy(scales + i * groups, t.scales + from * a.ldg, (size_t)groups * sizeof(float));
       memcpy(sums + i * groups, t.sums + from * a.ldg, (size_t)groups * sizeof(float));
     }
-    t = TileRows{q, scales, sums, k, groups};
+    t = CodeRows{q, scales, sums, k, groups};
   }
 }
 
@@ -53,7 +53,7 @@ MP_INLINE void amx_group(const int8_t* a, int64_t lda, const char* w, int32_t* s
 // c[MT][16] (+)= MT of a tile's rows times `count` groups from group g0 of a block, whose bytes are at `w`. Weights of symmetric formats are
 // signed here. A group's integer sums go through memory; those of two groups ahead are on their way meanwhile.
 template <bool ASYM, int GROUP, int MT>
-MP_KERNEL void amx_groups(const TileRows& t, const char* w, const void* scales, const uint8_t* zeros, int64_t block, int64_t groups, int64_t g0,
+MP_KERNEL void amx_groups(const CodeRows& t, const char* w, const void* scales, const uint8_t* zeros, int64_t block, int64_t groups, int64_t g0,
                           int64_t count, float* c, int64_t ldc) {
   constexpr int kDepth = GROUP < kTileRowBytes ? GROUP : kTileRowBytes;
   alignas(64) int32_t sums[4][kTileSide * kLanes];
@@ -102,7 +102,7 @@ MP_KERNEL void unpack_bytes(char* panel, const char* packed, int64_t columns) {
 // dots[16*R][32] = R tiles of rows times two blocks. `tail` holds the blocks' last 32 columns behind 32 columns of zeros, where the columns
 // are no multiple of 64.
 template <int R, bool FIRST>
-MP_KERNEL void amx_dots(const TileRows* t, const char* const* w, const char* const* tail, int64_t k, int32_t* dots) {
+MP_KERNEL void amx_dots(const CodeRows* t, const char* const* w, const char* const* tail, int64_t k, int32_t* dots) {
   constexpr int64_t kLd = 2 * kTileRowBytes;
   _tile_zero(0);
   _tile_zero(1);
@@ -136,13 +136,13 @@ MP_KERNEL void amx_dots(const TileRows* t, const char* const* w, const char* con
 
 // Weights with one scale an output: all columns are one integer sum.
 template <bool ASYM, class E>
-MP_INLINE void amx_channels(const E& e, const LinearQArgs& a, const TileRows* tiles, int64_t m, int64_t k, Range range, Arena scratch) {
+MP_INLINE void amx_channels(const E& e, const LinearQArgs& a, const CodeRows* tiles, int64_t m, int64_t k, Range range, Arena scratch) {
   char* tails = scratch.take<char>(2 * kTileBytes);
   int32_t* dots = scratch.take<int32_t>(2 * kTileSide * 2 * kLanes);
   float* c = scratch.take<float>(2 * kTileSide * 2 * kLanes);
   int32_t starts[kMaxRows];
   for (int64_t r = 0; r < m; r++) {
-    const TileRows& t = tiles[r / kTileSide];
+    const CodeRows& t = tiles[r / kTileSide];
     starts[r] = ASYM ? 0 : code_sum(t.q + r % kTileSide * t.ldq, k) * -Packed<Fmt::I8>::kZero;
   }
   memset(tails, 0, 2 * kTileBytes);
@@ -158,13 +158,13 @@ MP_INLINE void amx_channels(const E& e, const LinearQArgs& a, const TileRows* ti
       if (k % kTileRowBytes) memcpy(tails + j * kTileBytes + kTileBytes / 2, w[j] + (k - 32) * kLanes, kTileBytes / 2);
     }
     for (int64_t r0 = 0; r0 < m; r0 += 2 * kTileSide) {
-      const TileRows* t = tiles + r0 / kTileSide;
+      const CodeRows* t = tiles + r0 / kTileSide;
       const int64_t rows = min_of(m - r0, 2 * kTileSide);
       if (rows <= kTileSide) amx_dots<1, true>(t, w, tail, k, dots);
       else if (r0 == 0) amx_dots<2, true>(t, w, tail, k, dots);
       else amx_dots<2, false>(t, w, tail, k, dots);
       for (int64_t r = 0; r < rows; r++) {
-        const TileRows& of = t[r / kTileSide];
+        const CodeRows& of = t[r / kTileSide];
         const float x_scale = of.scales[r % kTileSide * of.ldg], x_sum = of.sums[r % kTileSide * of.ldg];
         for (int j = 0; j < 2; j++) {
           const i32x16 dot = load_as<i32x16>(dots + (r * 2 + j) * kLanes) + splat(starts[r0 + r]);
@@ -178,7 +178,7 @@ MP_INLINE void amx_channels(const E& e, const LinearQArgs& a, const TileRows* ti
 
 // Weights with groups: a panel of a block's bytes is swept over all rows.
 template <Fmt F, bool ASYM, int GROUP, class E>
-MP_INLINE void amx_grouped(const E& e, const LinearQArgs& a, const TileRows* tiles, int64_t m, int64_t k, Range range, Arena scratch) {
+MP_INLINE void amx_grouped(const E& e, const LinearQArgs& a, const CodeRows* tiles, int64_t m, int64_t k, Range range, Arena scratch) {
   constexpr int64_t kChunk = 1536, kLd = 2 * kLanes;
   const int64_t groups = k / GROUP;
   char* panel = scratch.take<char>(kChunk * kLanes);
@@ -191,7 +191,7 @@ MP_INLINE void amx_grouped(const E& e, const LinearQArgs& a, const TileRows* til
         unpack_bytes<F, ASYM>(panel, (const char*)a.w + ((b + j) * k + k0) * kLanes * Packed<F>::kBits / 8, columns);
         for (int64_t r = 0; r < m; r += kTileSide) {
           float* to = c + r * kLd + j * kLanes;
-          const TileRows& t = tiles[r / kTileSide];
+          const CodeRows& t = tiles[r / kTileSide];
           if (m - r > 8) amx_groups<ASYM, GROUP, 16>(t, panel, a.scales, a.zeros, b + j, groups, k0 / GROUP, columns / GROUP, to, kLd);
           else amx_groups<ASYM, GROUP, 8>(t, panel, a.scales, a.zeros, b + j, groups, k0 / GROUP, columns / GROUP, to, kLd);
         }
@@ -221,7 +221,7 @@ MP_INLINE void amx_linear_q(E& e, const LinearQArgs& a, int64_t k, int64_t block
       out.y[r] = a.y + (m0 + r) * a.ldy;
       out.residual[r] = a.residual ? a.residual + (m0 + r) * a.ldr : nullptr;
     }
-    TileRows tiles[kMaxRows / kTileSide];
+    CodeRows tiles[kMaxRows / kTileSide];
     Arena rest = scratch;
     tile_rows_q(tiles, a, m0, m, k, GROUP ? k / (GROUP ? GROUP : 1) : 1, rest);
     if constexpr (GROUP == 0) amx_channels<ASYM>(e, a, tiles, m, k, part.blocks, rest);
