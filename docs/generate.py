@@ -30,6 +30,7 @@ def cli_page() -> str:
         "## Environment\n\n"
         "| variable | is |\n|---|---|\n"
         "| `MIXPLAN_CC` | the compiler to use instead of the one in the `ziglang` wheel: `gcc` or `clang` |\n"
+        "| `MIXPLAN_PROFILE` | 1: the CPU device keeps the time of every op, as `load(..., profile=True)` asks it to |\n"
         "| `XDG_CACHE_HOME` | compiled kernels are in `mixplan/` below it; default `~/.cache` |\n"
         "| `XDG_STATE_HOME` | the ledger of trusted plans; default `~/.local/state` |\n"
         "| `XDG_CONFIG_HOME` | the file of trusted keys; default `~/.config` |\n"
