@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace as replace_struct
 
 from mixplan.runtime.bench.cold import cold_start
 from mixplan.runtime.bench.fingerprint import fingerprint
@@ -93,9 +95,12 @@ def _stress(model: Model, workload: Workload, threads: int, options: BenchOption
 def _busy_figures(busy: Sequence[Utilisation]) -> dict[str, Figure]:
     if not all(one.samples for one in busy):
         return {}
+    variance = repeated([one.variance for one in busy], "")
+    # A variance of n values is itself uncertain by a factor of sqrt(2 / n), and by more where they are not normal.
+    uncertain = 2 * sqrt(2 / sum(one.samples * len(one.by_core) for one in busy))
     return {
         "core_utilisation_mean": repeated([one.mean for one in busy], "", "higher"),
-        "core_utilisation_variance": repeated([one.variance for one in busy], ""),
+        "core_utilisation_variance": replace_struct(variance, spread=max(variance.spread or 0.0, uncertain)),
     }
 
 

@@ -58,6 +58,20 @@ def test_latencies_and_throughput() -> None:
     assert figures["tokens_per_second"].better == "higher"
 
 
+def test_lengths_are_no_noise_but_drift_is() -> None:
+    sizes = np.random.default_rng(0).integers(1, 100, 80).tolist()
+    for drift, least, most in ((0.0, 0.0, 0.001), (0.01, 0.1, 0.5)):
+        served, at = [], 0.0
+        for number, size in enumerate(sizes):
+            first = 0.1 * size * (1 + drift * number)
+            served.append(Served(size, (first, first + 1.0 + drift * number), at, at + first + 1.0))
+            at += first + 1.0
+        figures = latency_figures(served)
+        for name in ("ttft_p50", "e2e_p50", "tokens_per_second"):
+            spread_of = figures[name].spread
+            assert spread_of is not None and least <= spread_of <= most, (name, spread_of)
+
+
 def test_answers_of_one_token_have_no_gaps() -> None:
     assert "itl_p50" not in latency_figures(_served((0.0, (1.0,)), (1.0, (1.0,))))
 
