@@ -17,8 +17,10 @@ from mixplan.runtime.errors import OptionError
 
 __all__ = ["Change", "Comparison", "compare", "read_baseline"]
 
-# Two runs of one program differ by this much more often than not: page placement, clocks, neighbours.
-_LEAST_NOISE = 0.05
+# Times of two launches of one program differ by this much, whatever one launch shows of itself: page placement, clocks, neighbours.
+_LEAST_NOISE = 0.1
+# Sizes do not.
+_LEAST_NOISE_OF_BYTES = 0.03
 # Standard deviations of the difference beyond which it is taken for a change.
 _SIGMAS = 2.0
 # Where a figure has no spread: taken for as noisy as this.
@@ -95,7 +97,7 @@ def read_baseline(path: Path) -> BenchReport:
 
 
 def compare(ours: BenchReport, theirs: BenchReport) -> Comparison:
-    """All figures of both. A change counts beyond 5%, and beyond twice the spread that the runs themselves show."""
+    """All figures of both. A change counts beyond 10% (3% of sizes), and beyond twice the spread that the runs show."""
     changes, unmatched = [], []
     for phase in sorted({*ours.phases, *theirs.phases}, key=_order):
         mine, other = (report.phases[phase].figures if phase in report.phases else {} for report in (ours, theirs))
@@ -115,7 +117,8 @@ def _order(phase: str) -> tuple[int, str]:
 def _change(phase: str, name: str, ours: Figure, theirs: Figure) -> Change:
     ratio = ours.value / theirs.value
     spreads = [_UNKNOWN_SPREAD if figure.spread is None else figure.spread for figure in (ours, theirs)]
-    noise = max(_LEAST_NOISE, _SIGMAS * math.hypot(*spreads))
+    least = _LEAST_NOISE_OF_BYTES if ours.unit == "bytes" else _LEAST_NOISE
+    noise = max(least, _SIGMAS * math.hypot(*spreads))
     # A ratio of 2 is as far from 1 as one of 1/2.
     worsening = ratio if ours.better == "lower" else 1 / ratio
     verdict = "worse" if worsening > 1 + noise else "better" if 1 / worsening > 1 + noise else "same"

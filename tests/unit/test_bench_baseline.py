@@ -17,18 +17,21 @@ from mixplan.runtime.errors import OptionError
 def _report(value: float, spread: float | None = 0.0, better: Better = "lower", **changed: Any) -> BenchReport:
     hardware = {"model": "Any CPU", "cores": 2, "caches": ({"level": 1},)} | changed.get("hardware", {})
     facts = {"workload": {"digest": changed.get("workload", "w")}}
-    figures = {changed.get("name", "ttft_p50"): Figure(value, "s", better, spread, 9)}
+    figures = {changed.get("name", "ttft_p50"): Figure(value, changed.get("unit", "s"), better, spread, 9)}
     return BenchReport(SCHEMA, {"digest": changed.get("plan", "d"), "name": "p"}, hardware, {"steady": PhaseReport(figures, facts)})
 
 
 @pytest.mark.parametrize(
     ("ours", "theirs", "verdict"),
     [
-        (_report(1.04), _report(1.0), "same"),
-        (_report(1.06), _report(1.0), "worse"),
-        (_report(0.94), _report(1.0), "better"),
-        (_report(1.06, better="higher"), _report(1.0, better="higher"), "better"),
-        (_report(0.94, better="higher"), _report(1.0, better="higher"), "worse"),
+        (_report(1.09), _report(1.0), "same"),
+        (_report(1.11), _report(1.0), "worse"),
+        (_report(0.9), _report(1.0), "better"),
+        (_report(1.11, better="higher"), _report(1.0, better="higher"), "better"),
+        (_report(0.9, better="higher"), _report(1.0, better="higher"), "worse"),
+        # Sizes in memory hardly move.
+        (_report(1.04, unit="bytes"), _report(1.0, unit="bytes"), "worse"),
+        (_report(1.02, unit="bytes"), _report(1.0, unit="bytes"), "same"),
         # Twice the spreads of both runs, taken together.
         (_report(1.25, 0.1), _report(1.0, 0.1), "same"),
         (_report(1.3, 0.1), _report(1.0, 0.1), "worse"),
