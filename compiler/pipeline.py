@@ -114,8 +114,8 @@ def compile(  # noqa: A001 - the package's verb
     scheme: FP32, BF16, W8A16, W8A8, W4A16 or W4A8, with a suffix if wanted (W8A8:g64,asym). group_size and symmetric are for schemes that
     do not say; 8-bit weights are per channel unless a suffix gives them groups. overrides: "LAYER=SCHEME" or "re:PATTERN=SCHEME"; an
     exact name beats a pattern, the last one given wins. passes: "module:function@after=NAME". targets: in order of preference; what none
-    of them runs goes to the reference device. isa: levels to build, all by default. kv_dtype: "f32" or "f16"; by default f32 for FP32 and
-    BF16, else f16. progress(stage, fraction) is called now and then.
+    of them runs goes to the reference device. isa: levels to build, all by default. kv_dtype: "f32" or "f16"; by default f32 for FP32,
+    else f16. progress(stage, fraction) is called now and then.
 
     The plan appears whole or not at all. Options are checked before the checkpoint is opened, overrides against the model's layers before
     weights are read or kernels compiled. Raises CheckpointError, UnsupportedError (naming node, op and source line), OptionError,
@@ -275,7 +275,7 @@ def _parse(
         raise OptionError(f"max_step_tokens is {max_step_tokens}; allowed are 1 to 8192.")
     if kv_dtype is not None and kv_dtype not in _KV_DTYPES:
         raise OptionError(f"kv_dtype is {kv_dtype!r}; allowed are {', '.join(_KV_DTYPES)}.")
-    cache = kv_dtype or ("f32" if parsed.name in ("FP32", "BF16") else "f16")
+    cache = kv_dtype or ("f32" if parsed.name == "FP32" else "f16")
     texts = {
         "scheme": str(parsed),
         "overrides": " ".join(rule.text for rule in rules),

@@ -37,7 +37,7 @@ __all__ = ["compile_command"]
 )
 @click.option("--target", "targets", default="cpu", show_default=True, help="What the plan is for; see `mixplan targets`.")
 @click.option("--isa", default="all", show_default=True, help="ISA levels to build, by comma; `native` is the best that this machine has.")
-@click.option("--kv-dtype", type=click.Choice(["f32", "f16"]), help="KV cache storage. Default: f32 for FP32 and BF16, else f16.")
+@click.option("--kv-dtype", type=click.Choice(["f32", "f16"]), help="KV cache storage. Default: f32 for FP32, else f16.")
 @click.option("--max-step-tokens", type=click.IntRange(1, 8192), default=512, show_default=True, help="Tokens one step may hold.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Recorded in the plan; equal seeds give equal bytes.")
 @click.option("--force", is_flag=True, help="Replace an existing plan.")

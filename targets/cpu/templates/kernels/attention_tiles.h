@@ -133,6 +133,20 @@ MP_TASK void tile_item(const AttentionArgs& a, const AttentionTile& tile, int64_
   }
 }
 
+// The same for a tile of one token, whose pages need not be converted: as a step of such tokens does it.
+template <class A>
+MP_KERNEL void token_item(const AttentionArgs& a, const AttentionTile& tile, int64_t kv_head, int64_t begin, int64_t end, const TileRows& w, float* scratch) {
+  using D = DecodeShape<A>;
+  float *q = scratch, *s = q + D::kPadded * A::kDkp, *o = s + D::kRows * kDecodeKeys, *m = o + D::kPadded * A::kDvp, *l = m + D::kPadded;
+  decode_piece<A>(a, DecodePiece{tile.first, kv_head, begin, end}, nullptr, q, s, o, m, l);
+  memcpy(w.o, o, A::kGroup * A::kDvp * sizeof(float));
+  for (int64_t r = 0; r < A::kGroup; r++) {
+    w.m[r] = m[r];
+    store(w.l + r * kLanes, splat(0.0f));
+    w.l[r * kLanes] = l[r];
+  }
+}
+
 template <class A>
 MP_INLINE TileRows tile_rows_at(float* partial) {
   using T = TileShape<A>;
@@ -189,7 +203,8 @@ MP_TASK void attention_tiles(const AttentionArgs& a, int tid, int nt) {
     w.q = q;
     w.count = (int64_t)tile.count * A::kGroup, w.first_position = p0, w.head = kv_head * A::kGroup;
     const int64_t begin = first + pages * part / splits, end = first + pages * (part + 1) / splits;
-    tile_item<A>(a, tile, kv_head, begin, end, w, scratch);
+    if (tile.count == 1) token_item<A>(a, tile, kv_head, begin, end, w, s.own + T::kThread - DecodeShape<A>::kThread);
+    else tile_item<A>(a, tile, kv_head, begin, end, w, scratch);
     if (splits > 1) {
       if (__atomic_add_fetch(s.done + pair, 1, __ATOMIC_ACQ_REL) < splits) continue;
       TileRows all = tile_rows_at<A>(whole);
