@@ -68,19 +68,7 @@ def prepare(
         if stack.family == "mixplan":
             if target.exists() and (target / "plan.json").stat().st_mtime < _newest_source():
                 shutil.rmtree(target)
-            command = [
-                python,
-                "-m",
-                "mixplan.cli",
-                "compile",
-                str(checkpoint),
-                "-o",
-                str(target),
-                "--scheme",
-                target.stem,
-                "--isa",
-                "native",
-            ]
+            command = [python, "-m", "mixplan.cli", "compile", str(checkpoint), "-o", str(target), *stack.compile, "--isa", "native"]
             make(stack.name, target, command)
         elif stack.family == "llama.cpp":
             command = [python, "-m", "benchmarks.compare.convert.llama", str(checkpoint), str(target.parent), "--format", target.stem]

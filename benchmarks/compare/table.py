@@ -36,7 +36,7 @@ def format_figure(value: float, unit: str) -> str:
         return f"{value * 1e3:.0f} ms" if value < 1 else f"{value:.2f} s"
     if unit == "MB":
         return f"{value:.0f} MB"
-    return f"{value:.1%}"
+    return f"{value:.1%}" if unit else f"{value:.2f}"
 
 
 def _grid(rows: Sequence[Sequence[str]]) -> str:

@@ -11,7 +11,7 @@ from benchmarks.compare.sizes import Shape, step_bytes
 from benchmarks.compare.stacks import STACKS, Stack
 from benchmarks.compare.workload import MEASURES, Measure
 
-__all__ = ["ROWS", "Goal", "Line", "Row", "lines", "share_of_limit"]
+__all__ = ["QUALITY", "ROWS", "Goal", "Line", "Row", "lines", "share_of_limit"]
 
 _MEASURES = {measure.name: measure for measure in MEASURES}
 _STACKS = {stack.name: stack for stack in STACKS}
@@ -56,6 +56,9 @@ ROWS = (
     Row("peak_rss", "mixplan W4A8", every=False, most=70.0),
     Row("overhead", "mixplan W4A8", every=False, most=0.02),
 )
+
+
+QUALITY = (("mixplan W4A8", "llama.cpp Q4_0"),)
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,17 @@ def _row_lines(row: Row, results: Results, shape: Shape) -> list[Line]:
     return made
 
 
+def _quality_lines(results: Results) -> list[Line]:
+    """A speed counts only where perplexity is no worse than the peer's of the same width."""
+    made = []
+    for name, peer in QUALITY:
+        if name in results.stacks and peer in results.stacks:
+            ours, theirs = results.stacks[name].perplexity, results.stacks[peer].perplexity
+            ratio = ratio_of([ours], [theirs], more_is_better=False)
+            made.append(Line("perplexity", name, peer, ratio, ours, "", "no worse", _met(ratio.median, 1.0)))
+    return made
+
+
 def lines(results: Results, shape: Shape) -> list[Line]:
     """Every promise that this run can judge."""
-    return [line for row in ROWS for line in _row_lines(row, results, shape)]
+    return [*_quality_lines(results), *(line for row in ROWS for line in _row_lines(row, results, shape))]
