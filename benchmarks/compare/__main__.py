@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from benchmarks.compare.client import ROOT
+from benchmarks.compare.lock import Lease
 from benchmarks.compare.prepare import prepare
 from benchmarks.compare.results import Results
 from benchmarks.compare.schedule import Plan, run
@@ -21,15 +22,6 @@ from benchmarks.compare.workload import MEASURES, WINDOWS, default_text, token_i
 from mixplan.runtime.hardware import hardware
 
 __all__ = ["main"]
-
-
-def _turn(lock: Path | None) -> AbstractContextManager[Any]:
-    """Nothing, or exclusive use of a lock file while a launch runs, for a machine that is shared with others that take it."""
-    if lock is None:
-        return nullcontext()
-    from benchmarks.compare.lock import locked
-
-    return locked(lock)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -44,7 +36,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--windows", type=int, default=WINDOWS, help="windows of 512 tokens for perplexity; 0: none")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "compare")
     parser.add_argument("--peers-python", default=str(ROOT / "build" / "peers-venv" / "bin" / "python"))
-    parser.add_argument("--lock", type=Path, help="hold this lock file during each launch")
+    parser.add_argument("--lock", type=Path, help="hold this lock file during launches, at most a minute or two at a time")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--save", type=Path, help="write the JSON here after every run, whatever is printed")
     parser.add_argument("--show", type=Path, help="print a saved run and measure nothing")
@@ -74,7 +66,9 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stderr.write(f"{words}\n")
         sys.stderr.flush()
 
-    prepare(stacks, work, given.weights, pythons, lambda: _turn(given.lock), say)
+    lease = Lease(given.lock) if given.lock else None
+    turn = lease.turn if lease else nullcontext
+    prepare(stacks, work, given.weights, pythons, turn, say)
     text = given.text.read_text(encoding="utf-8") if given.text else default_text()
     ids = token_ids(work / "checkpoint", text)
     machine = hardware()
@@ -84,8 +78,10 @@ def main(arguments: list[str] | None = None) -> int:
     )
     measures = [m for m in MEASURES if m.name in given.measures]
     shape = read_shape(work / "checkpoint")
-    plan = Plan(stacks, measures, ids, work, pythons, shape, given.threads, given.rounds, given.windows, lambda: _turn(given.lock))
+    plan = Plan(stacks, measures, ids, work, pythons, shape, given.threads, given.rounds, given.windows, turn)
     run(plan, results, say)
+    if lease:
+        lease.close()
     encoded = _json(results, shape)
     if given.save:
         given.save.write_text(encoded, encoding="utf-8")

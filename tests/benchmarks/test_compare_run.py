@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.compare.client import Client, WorkerError
+from benchmarks.compare.lock import Lease
 from benchmarks.compare.results import Results
 from benchmarks.compare.schedule import Plan, run
 from benchmarks.compare.sizes import Shape, step_bytes
@@ -93,3 +95,25 @@ def test_stacks_are_chosen_by_parts_of_their_names():
     assert any(stack.slow for stack in chosen([], slow=True))
     with pytest.raises(SystemExit, match="no stack is called gpt4all"):
         chosen(["gpt4all"])
+
+
+def test_a_lease_is_kept_for_a_while_and_then_given_up(tmp_path):
+    path = tmp_path / "lock"
+
+    def free() -> bool:
+        with path.open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+        return True
+
+    lease = Lease(path, seconds=60)
+    with lease.turn():
+        assert not free()
+    assert not free()
+    lease.close()
+    assert free()
+    with Lease(path, seconds=-1).turn():
+        assert not free()
+    assert free()
