@@ -15,8 +15,9 @@ from mixplan.runtime import errors
 
 if TYPE_CHECKING:
     from mixplan.runtime.generate import Chunk, Generation, generate_batch, generate_text
+    from mixplan.runtime.loading import load
     from mixplan.runtime.metrics import Metrics
-    from mixplan.runtime.model import Model, load
+    from mixplan.runtime.model import Model
     from mixplan.runtime.placement import Placement
     from mixplan.runtime.plan import Plan
     from mixplan.runtime.plan_io import LoadedPlan, read_plan
@@ -54,7 +55,7 @@ _HOMES = {
     "generate_batch": "generate",
     "generate_text": "generate",
     "is_trusted": "trust",
-    "load": "model",
+    "load": "loading",
     "read_plan": "plan_io",
     "record_trusted": "trust",
     "sign": "trust",

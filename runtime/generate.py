@@ -9,9 +9,9 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,15 +21,17 @@ from mixplan.runtime.plan import Plan
 from mixplan.runtime.request import Ints, Logits
 from mixplan.runtime.sampling import Sampler, SamplingParams
 from mixplan.runtime.scheduler import Scheduler
-from mixplan.runtime.text.chat import Message
 from mixplan.runtime.text.stop import StopScanner
 from mixplan.runtime.text.stream import StreamDecoder
-from mixplan.runtime.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from mixplan.runtime.text.chat import Message
+    from mixplan.runtime.text.tokenizer import Tokenizer
 
 __all__ = ["ActiveRequest", "Chunk", "Generation", "Prompt", "Stats", "generate", "generate_batch", "generate_text"]
 
 # Text, token ids, or chat messages ({"role": ..., "content": ...}).
-Prompt: TypeAlias = str | Sequence[int] | Sequence[Message]
+Prompt: TypeAlias = "str | Sequence[int] | Sequence[Message]"
 FinishReason: TypeAlias = Literal["eos", "stop", "length"]
 
 # Sequence numbers of this module's own, far from those that a caller of `step` would choose.
@@ -53,8 +55,7 @@ class SteppingModel(Protocol):
     def free(self, sequence: int) -> None: ...
 
 
-@dataclass(frozen=True)
-class Stats:
+class Stats(msgspec.Struct, frozen=True):
     """Figures of one request. Times are in seconds; `ttft` is from the call to the first token, prefill included."""
 
     prompt_tokens: int
@@ -73,8 +74,7 @@ class Stats:
         return self.prompt_tokens / self.ttft if self.ttft > 0 else 0.0
 
 
-@dataclass(frozen=True)
-class Chunk:
+class Chunk(msgspec.Struct, frozen=True):
     """One new token of one request. `text` is what can be shown because of it, "" while a character or a stop string is incomplete.
 
     index: the request's place in the batch. elapsed: seconds since the call. finish_reason and stats are set on a request's last chunk:
@@ -90,8 +90,7 @@ class Chunk:
     stats: Stats | None = None
 
 
-@dataclass(frozen=True)
-class Generation:
+class Generation(msgspec.Struct, frozen=True):
     """A finished request."""
 
     text: str
@@ -253,7 +252,7 @@ def _prompt_ids(model: SteppingModel, prompt: Prompt, text: bool) -> tuple[list[
         ids = tokenizer.encode(prompt)
     elif len(prompt) and isinstance(prompt[0], Mapping):
         tokenizer = model.tokenizer
-        ids = tokenizer.encode_chat(cast(Sequence[Message], prompt))
+        ids = tokenizer.encode_chat(cast("Sequence[Message]", prompt))
     else:
         tokenizer = model.tokenizer if text and "tokenizer.json" in model.plan.files else None
         ids = _checked_ids(prompt, model.plan.model.vocab_size)

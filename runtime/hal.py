@@ -8,9 +8,9 @@ pages, for the attention nodes that it hosts, in whatever layout suits it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -39,16 +39,14 @@ PAGE_SIZE = 32
 """Tokens per KV page. Fixed, so that kernels can be specialised on it."""
 
 
-@dataclass(frozen=True)
-class Support:
+class Support(msgspec.Struct, frozen=True):
     """Whether a device can work on this machine, and why (not)."""
 
     ok: bool
     reason: str = ""
 
 
-@dataclass(frozen=True)
-class DeviceOptions:
+class DeviceOptions(msgspec.Struct, frozen=True):
     """What the caller of `load` asks of devices. None leaves the choice to the device."""
 
     threads: int | None = None
@@ -57,8 +55,7 @@ class DeviceOptions:
     """Keep the time of every op, where the device can."""
 
 
-@dataclass(frozen=True)
-class CacheSpec:
+class CacheSpec(msgspec.Struct, frozen=True):
     """How much KV storage a device sets aside: `pages` pages of `page_size` tokens in each of its attention layers."""
 
     pages: int
@@ -67,8 +64,7 @@ class CacheSpec:
     max_pages_per_sequence: int
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(msgspec.Struct, frozen=True):
     """One validated step of T tokens of any number of sequences, R of whose rows are wanted as logits.
 
     The tokens of one sequence stand together, in ascending, consecutive positions. Ids, positions, slots, rows and pages are all in range:

@@ -6,8 +6,8 @@ Every page holds PAGE_SIZE tokens of one sequence, in all attention layers. A se
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,8 +17,7 @@ from mixplan.runtime.hal import CacheSpec
 __all__ = ["PagedCache", "Span"]
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(msgspec.Struct, frozen=True):
     """Positions [start, stop) of one sequence, to be written in a step."""
 
     sequence: int

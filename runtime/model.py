@@ -19,12 +19,14 @@ from mixplan.runtime.errors import InternalError, OptionError, RequestError
 from mixplan.runtime.executor import Executor, Tap
 from mixplan.runtime.hal import PAGE_SIZE, CacheSpec, DeviceOptions, Step
 from mixplan.runtime.kv_cache import PagedCache, Span
+from mixplan.runtime.loading import WEIGHTS, Weights
 from mixplan.runtime.logit_rows import LogitRows
 from mixplan.runtime.metrics import Metrics, OpTime, peak_rss_bytes
 from mixplan.runtime.placement import Placement, check_options, load_regions
 from mixplan.runtime.plan import Plan
 from mixplan.runtime.plan_check import check_decoder
-from mixplan.runtime.plan_io import LoadedPlan, Verify, read_plan
+from mixplan.runtime.plan_files import PlanFile
+from mixplan.runtime.plan_io import LoadedPlan, Verify, open_plan
 from mixplan.runtime.request import Ints, Logits, parse_request
 from mixplan.runtime.trust import trust_digest
 
@@ -33,56 +35,59 @@ if TYPE_CHECKING:
     from mixplan.runtime.sampling import SamplingParams
     from mixplan.runtime.text.tokenizer import Tokenizer
 
-__all__ = ["Model", "load"]
+__all__ = ["Model", "open_model"]
 
 Floats: TypeAlias = NDArray[np.float32]
 Chosen = TypeVar("Chosen")
 
 _DEFAULT_KV_TOKENS = 1 << 20
 _MAX_SEQUENCES = 1 << 16
-# How long a call of decode_greedy lasts: long enough that Python counts for little, too short for a reader to notice.
-_GREEDY_SECONDS = 0.008
+# How long a call of decode_greedy lasts: long enough that what Python does around it, with caches that the weights swept, counts for
+# little; too short for a reader to notice.
+_GREEDY_SECONDS = 0.016
 
 
-def load(
+def open_model(
     path: str | os.PathLike[str],
+    ahead: dict[str, PlanFile],
     *,
-    device: str = "auto",
-    threads: int | None = None,
-    trust: bool = False,
-    max_sequences: int = 16,
-    kv_tokens: int | None = None,
-    max_step_tokens: int | None = None,
-    isa: str | None = None,
-    verify: Verify = "full",
-    profile: bool = False,
+    device: str,
+    threads: int | None,
+    trust: bool,
+    max_sequences: int,
+    kv_tokens: int | None,
+    max_step_tokens: int | None,
+    isa: str | None,
+    verify: Verify,
+    weights: Weights,
+    profile: bool,
+    started: float,
 ) -> Model:
-    """Read, verify and load the plan at `path`.
-
-    device: "auto" runs each region on the device that the plan names, and where that cannot be, on the reference device, with a warning in
-    the log `mixplan.runtime`; a name ("cpu", "reference", "null") wants all of it there. threads: default, the cores this process may use.
-    trust: load the plan's own native code whoever made it (see trust.py). kv_tokens: tokens that the KV cache holds, over all sequences;
-    default, the context length, as far as a quarter of the memory allows. max_step_tokens: at most the plan's own. isa: force an ISA level.
-    verify: "manifest" does not hash the weights. profile: keep the time of every op, for `Model.profile`.
-
-    Raises PlanError for a plan that must not be run, UnsupportedError where `device` or `isa` cannot, OptionError for values out of range.
-    """
-    started = perf_counter()
+    """What `load` does once its weights are on their way. ahead: the plan's files that are being read."""
     check_options(device, threads)
     for name, number in (("max_sequences", max_sequences), ("kv_tokens", kv_tokens), ("max_step_tokens", max_step_tokens)):
         if number is not None and not isinstance(number, int):
             raise OptionError(f"{name} is {number!r}; it must be a whole number.")
-    loaded = read_plan(path, verify=verify)
+    if weights not in WEIGHTS:
+        raise OptionError(f"weights is {weights!r}; allowed are {', '.join(WEIGHTS)}.")
+    loaded = open_plan(path, ahead, verify=verify)
     try:
         check_decoder(loaded.plan)
         loaded.trusted, loaded.trust_reason = (True, "trust=True was given") if trust else trust_digest(loaded.digest, loaded.root)
         limit = _step_limit(loaded.plan, max_step_tokens)
         caches = _cache_spec(loaded.plan, max_sequences, kv_tokens)
         regions, placement = load_regions(loaded, caches, device, DeviceOptions(threads=threads, isa=isa, profile=profile))
+        executor = Executor(loaded.plan, regions)
+        try:
+            # Nothing has been computed with the weights yet: from here on they are known to be what the manifest says.
+            loaded.finish()
+        except BaseException:
+            executor.close()
+            raise
     except BaseException:
         loaded.close()
         raise
-    return Model(loaded, Executor(loaded.plan, regions), PagedCache(caches), placement, limit, perf_counter() - started)
+    return Model(loaded, executor, PagedCache(caches), placement, limit, perf_counter() - started)
 
 
 class Model:

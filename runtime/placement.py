@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from mixplan.runtime.devices.registry import create_device
 from mixplan.runtime.errors import InternalError, MissingExtraError, MixplanError, OptionError, UnsupportedError
@@ -14,14 +14,11 @@ from mixplan.runtime.plan_io import LoadedPlan
 
 __all__ = ["FALLBACK", "Placement", "check_options", "load_regions"]
 
-_LOG = logging.getLogger("mixplan.runtime")
-
 FALLBACK = "reference"
 """The device that runs everything."""
 
 
-@dataclass(frozen=True)
-class Placement:
+class Placement(msgspec.Struct, frozen=True):
     """Where one region runs. `requested` is the device that the plan names, `reason` why it runs where it does."""
 
     region: str
@@ -91,8 +88,12 @@ def _warn(regions: Sequence[Region], placements: Sequence[Placement]) -> None:
         if placement.device == FALLBACK != placement.requested and placement.reason != "as the caller asked"
     ]
     if moved:
+        import logging
+
         reasons = "; ".join(dict.fromkeys(placement.reason for placement in moved))
-        _LOG.warning("%d of %d regions run on the reference device, which is slow: %s", len(moved), len(regions), reasons)
+        logging.getLogger("mixplan.runtime").warning(
+            "%d of %d regions run on the reference device, which is slow: %s", len(moved), len(regions), reasons
+        )
 
 
 def check_options(device: str, threads: int | None) -> None:

@@ -23,6 +23,8 @@ def check_nodes(plan: Plan) -> None:
     """Every input made before use, every node value made exactly once, every op known and its outputs as its shape rule gives them."""
     count = len(plan.values)
     made = [value.kind != "node" for value in plan.values]
+    # Layers repeat: what fits in one fits in all.
+    sound: set[object] = set()
     for index, node in enumerate(plan.nodes):
         where = describe_node(index, node)
         for value in node.inputs:
@@ -38,7 +40,7 @@ def check_nodes(plan: Plan) -> None:
             if made[value]:
                 raise PlanError(f"{where} makes value {value} {plan.values[value].name!r}, which is made already.")
             made[value] = True
-        _check_op(plan, node, where)
+        _check_op(plan, node, where, sound)
     for value, done in enumerate(made):
         if not done:
             raise PlanError(f"Value {value} {plan.values[value].name!r} is of kind 'node', but no node makes it.")
@@ -91,14 +93,19 @@ def _check_border(plan: Plan, region: Region, side: str, stated: tuple[int, ...]
         raise PlanError(f"Region {region.name!r} {problem} value {value} ({name}) among its {side}, unlike its nodes.")
 
 
-def _check_op(plan: Plan, node: Node, where: str) -> None:
-    """The op is known, and its shape rule gives what the plan declares."""
+def _check_op(plan: Plan, node: Node, where: str, sound: set[object]) -> None:
+    """The op is known, and its shape rule gives what the plan declares. sound: what was found so of other nodes."""
+    inputs = [None if value < 0 else _typed(plan, value) for value in node.inputs]
+    declared = [_typed(plan, value) for value in node.outputs]
+    # Attributes with their types: 1, 1.0 and True are equal.
+    attrs = tuple((key, type(attr), attr, tuple(map(type, attr)) if isinstance(attr, tuple) else ()) for key, attr in node.attrs.items())
+    same = (node.op, tuple(inputs), tuple(declared), attrs)
+    if same in sound:
+        return
     for key, attr in node.attrs.items():
         for item in attr if isinstance(attr, tuple) else (attr,):
             if isinstance(item, int) and abs(item) >= _MAX_INT:
                 raise PlanError(f"{where} has attribute {key[:80]!r} with a number beyond 64 bits.")
-    inputs = [None if value < 0 else _typed(plan, value) for value in node.inputs]
-    declared = [_typed(plan, value) for value in node.outputs]
     try:
         inferred = tuple(op_spec(node.op).infer(inputs, dict(node.attrs), declared))
     except PlanError as error:
@@ -114,6 +121,7 @@ def _check_op(plan: Plan, node: Node, where: str) -> None:
                 f"{where} declares its output {plan.values[value].name!r} as {given[0].value} {shape_text(given[1])}; "
                 f"its inputs give {wanted[0].value} {shape_text(tuple(wanted[1]))}."
             )
+    sound.add(same)
 
 
 def _typed(plan: Plan, value: int) -> TypedShape:

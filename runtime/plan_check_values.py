@@ -28,6 +28,8 @@ _INT_RANGE = {
 def check_values(plan: Plan) -> None:
     """Each value on its own: name, shape, size at the largest step, and what its kind allows."""
     names: dict[str, int] = {}
+    # Few shapes serve many values.
+    sound: set[tuple[Shape, DType]] = set()
     for index, value in enumerate(plan.values):
         where = f"Value {index} {value.name[:_MAX_NAME]!r}"
         if len(value.name) > _MAX_NAME:
@@ -35,7 +37,9 @@ def check_values(plan: Plan) -> None:
         # A tap or an error must mean one value; constants are told apart by their tensors.
         if value.kind != "const" and names.setdefault(value.name, index) != index:
             raise PlanError(f"{where} has the same name as value {names[value.name]}; names of inputs and node outputs must differ.")
-        _check_shape(value.shape, value.dtype, plan.max_step_tokens, where)
+        if (value.shape, value.dtype) not in sound:
+            _check_shape(value.shape, value.dtype, plan.max_step_tokens, where)
+            sound.add((value.shape, value.dtype))
         if value.kind != "const":
             if value.tensor is not None or value.fill is not None:
                 raise PlanError(f"{where} is of kind {value.kind!r}, and only constants have a tensor or a fill.")

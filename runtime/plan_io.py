@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from math import prod
 from pathlib import Path
+from threading import Thread
 from types import TracebackType
 from typing import Any, Literal, TypeAlias
 
@@ -24,7 +24,7 @@ from mixplan.runtime.plan_files import MANIFEST, MANIFEST_DIGEST, RESERVED, Plan
 from mixplan.runtime.plan_json import MAX_MANIFEST_BYTES, decode_plan, encode_plan, fill_number
 from mixplan.runtime.safetensors_header import Header, parse_header
 
-__all__ = ["LoadedPlan", "Verify", "read_plan", "write_manifest"]
+__all__ = ["LoadedPlan", "Verify", "open_plan", "read_plan", "write_manifest"]
 
 Array: TypeAlias = NDArray[Any]
 Verify: TypeAlias = Literal["full", "manifest"]
@@ -46,10 +46,22 @@ class LoadedPlan:
     headers: dict[str, Header]
     trusted: bool = False
     trust_reason: str = "nobody vouches for it"
+    _checks: Callable[[], None] | None = field(default=None, repr=False)
     _constants: dict[int, Array] = field(default_factory=dict, repr=False)
 
-    def constant(self, index: int) -> Array:
-        """Constant `index`, read-only, of its declared shape; bf16 is uint16 bit patterns. A fill takes no memory (zero strides)."""
+    def finish(self) -> None:
+        """Wait for what is still being read and verified; PlanError where it is not what the manifest says. For plans opened by `load`."""
+        checks, self._checks = self._checks, None
+        if checks is not None:
+            checks()
+
+    def constant(self, index: int, *, complete: bool = True) -> Array:
+        """Constant `index`, read-only, of its declared shape; bf16 is uint16 bit patterns. A fill takes no memory (zero strides).
+
+        complete: False gives it at once, for those who only look at it after `finish`.
+        """
+        if complete:
+            self.finish()
         array = self._constants.get(index)
         if array is None:
             array = self._constants[index] = self._make_constant(self.plan.values[index])
@@ -87,7 +99,9 @@ class LoadedPlan:
         if count == 0:
             return np.broadcast_to(np.zeros((), value.dtype.numpy), shape)
         start = self.headers[value.tensor.file].data_start + value.tensor.offset
-        return np.frombuffer(self.files[value.tensor.file].map(), value.dtype.numpy, count=count, offset=start).reshape(shape)
+        array = np.frombuffer(self.files[value.tensor.file].map(), value.dtype.numpy, count=count, offset=start).reshape(shape)
+        array.flags.writeable = False
+        return array
 
 
 def read_plan(path: str | os.PathLike[str], *, verify: Verify = "full") -> LoadedPlan:
@@ -95,6 +109,20 @@ def read_plan(path: str | os.PathLike[str], *, verify: Verify = "full") -> Loade
 
     verify: "full" hashes every file; "manifest" trusts the content of the safetensors files, whose size and header are still checked, and
     hashes the rest. Raises PlanError for anything wrong with the plan.
+    """
+    loaded = open_plan(path, {}, verify=verify)
+    try:
+        loaded.finish()
+    except BaseException:
+        loaded.close()
+        raise
+    return loaded
+
+
+def open_plan(path: str | os.PathLike[str], ahead: dict[str, PlanFile], *, verify: Verify = "full") -> LoadedPlan:
+    """As `read_plan`, but files may still be being read, and their digests are compared by `LoadedPlan.finish`, which must be called.
+
+    ahead: files of the plan that were opened before; those that the plan names are taken out of it.
     """
     if verify not in ("full", "manifest"):
         raise OptionError(f"verify is {verify!r}; allowed are 'full' and 'manifest'.")
@@ -107,7 +135,7 @@ def read_plan(path: str | os.PathLike[str], *, verify: Verify = "full") -> Loade
         for name, entry in plan.files.items():
             if name in RESERVED:
                 raise PlanError(f"{root}/{MANIFEST} lists {name}, which cannot vouch for itself.")
-            files[name] = file = directory.open(name, named_by=MANIFEST)
+            files[name] = file = ahead.pop(name, None) or directory.open(name, named_by=MANIFEST)
             if file.size != entry.size:
                 raise PlanError(
                     f"{root}/{name} has {file.size} bytes; plan.json says {entry.size}.",
@@ -116,14 +144,14 @@ def read_plan(path: str | os.PathLike[str], *, verify: Verify = "full") -> Loade
         check_plan(plan)
         headers = {name: _header(file, f"{root}/{name}") for name, file in files.items() if name.endswith(".safetensors")}
         check_tensors(plan, headers)
-        _check_digests(plan, files, root, verify)
+        checks = _start_checks(plan, files, root, verify)
     except BaseException:
         for file in files.values():
             file.close()
         raise
     finally:
         directory.close()
-    return LoadedPlan(plan=plan, root=root, digest=sha256(data).hexdigest(), files=files, headers=headers)
+    return LoadedPlan(plan=plan, root=root, digest=sha256(data).hexdigest(), files=files, headers=headers, _checks=checks)
 
 
 def write_manifest(root: str | os.PathLike[str], plan: Plan, *, known: Mapping[str, FileEntry] | None = None) -> str:
@@ -179,16 +207,48 @@ def _header(file: PlanFile, source: str) -> Header:
     return parse_header(prefix, header, file.size, source=source)
 
 
-def _check_digests(plan: Plan, files: Mapping[str, PlanFile], root: Path, verify: Verify) -> None:
+def _start_checks(plan: Plan, files: Mapping[str, PlanFile], root: Path, verify: Verify) -> Callable[[], None]:
+    """Begin to hash what is to be hashed and is not yet; gives a function that waits for all and compares."""
     names = [name for name in files if verify == "full" or not name.endswith(".safetensors")]
     # Hashing frees the interpreter lock, so shards are hashed side by side.
-    with ThreadPoolExecutor(max_workers=min(len(names), os.cpu_count() or 1, 8) or 1) as pool:
-        for name, digest in zip(names, pool.map(lambda name: files[name].sha256(), names), strict=True):
+    few = min(len(names), os.cpu_count() or 1, 8) or 1
+    threads = [_Digests([files[name] for name in names[at::few]]) for at in range(few)]
+
+    def compare() -> None:
+        for name, file in files.items():
+            if name not in names:
+                file.finish()
+        for thread in threads:
+            thread.join()
+        found = {name: digest for thread in threads for name, digest in thread.found.items()}
+        for name in names:
+            digest = found[name]
+            if isinstance(digest, BaseException):
+                raise digest
             if digest != plan.files[name].sha256:
                 raise PlanError(
                     f"{root}/{name} does not match its SHA-256 in plan.json: it is {digest}, not {plan.files[name].sha256}.",
                     hint="The file is damaged or was changed: copy or compile the plan again.",
                 )
+
+    return compare
+
+
+class _Digests(Thread):
+    """Hashes files one after the other."""
+
+    def __init__(self, files: Sequence[PlanFile]) -> None:
+        super().__init__(name="mixplan-digests", daemon=True)
+        self.files = files
+        self.found: dict[str, str | BaseException] = {}
+        self.start()
+
+    def run(self) -> None:
+        for file in self.files:
+            try:
+                self.found[file.path] = file.sha256()
+            except BaseException as error:
+                self.found[file.path] = error
 
 
 def _fill(value: Value) -> Array:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,8 +19,7 @@ Rows: TypeAlias = Literal["last", "all", "none"]
 Logits: TypeAlias = Rows | Ints
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """A step of T tokens whose sequences stand one after the other, in order of first appearance."""
 
     token_ids: NDArray[np.int32]

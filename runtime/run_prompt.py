@@ -9,7 +9,8 @@ from typing import Any, TypeAlias
 
 from mixplan.runtime.errors import MissingExtraError, OptionError
 from mixplan.runtime.generate import Prompt
-from mixplan.runtime.model import Model, load
+from mixplan.runtime.loading import load
+from mixplan.runtime.model import Model
 from mixplan.runtime.plan_io import LoadedPlan
 from mixplan.runtime.sampling import SamplingParams
 

@@ -5,7 +5,6 @@ A file is 8 bytes of little-endian header length, the header (JSON, padded with 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 import msgspec
@@ -27,8 +26,7 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True):
     data_offsets: tuple[int, int]
 
 
-@dataclass(frozen=True)
-class HeaderTensor:
+class HeaderTensor(msgspec.Struct, frozen=True):
     """One tensor: `nbytes` from `offset` in the data section."""
 
     dtype: DType
@@ -37,8 +35,7 @@ class HeaderTensor:
     nbytes: int
 
 
-@dataclass(frozen=True)
-class Header:
+class Header(msgspec.Struct, frozen=True):
     """`data_start` is where the data section begins in the file."""
 
     data_start: int

@@ -14,7 +14,8 @@ from mixplan.runtime.devices.cpu_info import allowed_cores
 from mixplan.runtime.errors import OptionError
 from mixplan.runtime.hal import PAGE_SIZE
 from mixplan.runtime.hardware import hardware
-from mixplan.runtime.model import Model, load
+from mixplan.runtime.loading import load
+from mixplan.runtime.model import Model
 from mixplan.runtime.plan import Plan
 
 __all__ = ["Prepared", "plan_facts", "prepare", "token_limit"]

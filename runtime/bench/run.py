@@ -16,7 +16,8 @@ from mixplan.runtime.bench.report import SCHEMA, BenchReport
 from mixplan.runtime.devices.cpu_info import allowed_cores
 from mixplan.runtime.errors import OptionError
 from mixplan.runtime.hal import PAGE_SIZE
-from mixplan.runtime.model import Model, load
+from mixplan.runtime.loading import load
+from mixplan.runtime.model import Model
 from mixplan.runtime.progress import Progress
 
 __all__ = ["run_bench"]

@@ -94,7 +94,7 @@ class _CpuRegion:
         kv = [address(cache) + sum(sizes[:k]) for k in range(len(layers))]
         # Kept alive, since the library holds their addresses.
         self._memory = [arena, scratch, cache]
-        self._constants = [self._plan.constant(value) for value in region_constants(self._plan.plan, region)]
+        self._constants = [self._plan.constant(value, complete=False) for value in region_constants(self._plan.plan, region)]
         arguments = CreateArgs(
             threads,
             _pointers([array.ctypes.data for array in self._constants]),

@@ -10,7 +10,7 @@ import hashlib
 import json
 
 from mixplan.runtime.dtypes import DType
-from mixplan.runtime.plan import Attr, Plan, Region, Sym
+from mixplan.runtime.plan import Attr, Plan, Region, Shape, Sym
 
 __all__ = [
     "ABI_VERSION",
@@ -64,9 +64,13 @@ def region_fingerprint(plan: Plan, region: Region) -> int:
     """
     nodes = plan.nodes[region.start : region.stop]
     used = sorted({value for node in nodes for value in (*node.inputs, *node.outputs) if value >= 0})
+    shapes: dict[Shape, str] = {}  # the same ones again and again
+    for i in used:
+        if plan.values[i].shape not in shapes:
+            shapes[plan.values[i].shape] = str(plan.values[i].shape)
     parts = [
         [[node.op, node.inputs, node.outputs, sorted((key, _text(attr)) for key, attr in node.attrs.items())] for node in nodes],
-        [[i, plan.values[i].kind, plan.values[i].dtype.value, str(plan.values[i].shape), _text(plan.values[i].fill)] for i in used],
+        [[i, plan.values[i].kind, plan.values[i].dtype.value, shapes[plan.values[i].shape], _text(plan.values[i].fill)] for i in used],
         [region.inputs, region.outputs, plan.max_step_tokens],
         [[layer.kv_heads, layer.k_dim, layer.v_dim, layer.dtype.value, layer.window] for layer in plan.attention],
     ]

@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 import os
 import platform
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+import msgspec
 
 from mixplan.runtime.devices.cpu_amx import amx_refusal
 
 __all__ = ["ISA_LEVELS", "IsaLevel", "allowed_cores", "cpu_flags", "isa_level_names", "level_refusal", "runnable_levels"]
 
 
-@dataclass(frozen=True)
-class IsaLevel:
+class IsaLevel(msgspec.Struct, frozen=True):
     """One level that kernels are built for: `arch` as in uname, and the flags of /proc/cpuinfo that a CPU must have."""
 
     name: str

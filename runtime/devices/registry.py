@@ -5,10 +5,13 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING
 
 from mixplan.runtime.errors import OptionError, UnsupportedError
 from mixplan.runtime.hal import Device, DeviceFactory, DeviceOptions
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 __all__ = ["BUILTIN", "ENTRY_POINT_GROUP", "create_device", "device_table"]
 
@@ -35,7 +38,10 @@ def device_table(found: Iterable[EntryPoint]) -> dict[str, str]:
 
 def create_device(name: str, options: DeviceOptions) -> Device:
     """The device called `name`; UnsupportedError where there is none or its package cannot be imported."""
-    table = _installed()
+    # Other packages are looked at only where they are asked for: that takes longer than anything else here.
+    table = dict(BUILTIN)
+    if name not in table:
+        table = _installed()
     if name not in table:
         raise UnsupportedError(f"There is no device {name!r}; there are {', '.join(table)}.")
     module, _, attribute = table[name].partition(":")
@@ -48,4 +54,6 @@ def create_device(name: str, options: DeviceOptions) -> Device:
 
 @cache
 def _installed() -> dict[str, str]:
+    from importlib.metadata import entry_points
+
     return device_table(entry_points(group=ENTRY_POINT_GROUP))

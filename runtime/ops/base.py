@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,8 +29,7 @@ class AttentionCache(Protocol):
         """Keys [length, kv_heads, k_dim] and values [length, kv_heads, v_dim] of a sequence's first `length` positions."""
 
 
-@dataclass(frozen=True)
-class StepContext:
+class StepContext(msgspec.Struct, frozen=True):
     """What an op may know of the step besides its inputs: for T tokens, each token's sequence slot and position."""
 
     sequences: NDArray[np.int32]
@@ -41,8 +40,7 @@ class StepContext:
     out_dtypes: tuple[DType, ...] = ()
 
 
-@dataclass(frozen=True)
-class Signature:
+class Signature(msgspec.Struct, frozen=True):
     """Names of inputs ("x"; "bias?" optional; "xs*" one or more, only at the end), outputs, and attrs with their types.
 
     An attr type is one of bool, int, float, str, or tuple for a list of ints; a default makes it optional.
@@ -50,16 +48,15 @@ class Signature:
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...] = ("y",)
-    attrs: dict[str, type] = field(default_factory=dict)
-    defaults: dict[str, Attr] = field(default_factory=dict)
+    attrs: dict[str, type] = {}
+    defaults: dict[str, Attr] = {}
 
 
 Infer: TypeAlias = Callable[[Sequence[TypedShape | None], Attrs, Sequence[TypedShape]], Sequence[TypedShape]]
 Reference: TypeAlias = Callable[[StepContext, Attrs, Sequence[Array | None]], Sequence[Array]]
 
 
-@dataclass(frozen=True)
-class OpSpec:
+class OpSpec(msgspec.Struct, frozen=True):
     """An op of the plan.
 
     infer(inputs, attrs, declared) gives the outputs' dtype and shape, raising PlanError where the inputs do not fit; `declared` is what the
