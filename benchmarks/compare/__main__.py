@@ -38,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--peers-python", default=str(ROOT / "build" / "peers-venv" / "bin" / "python"))
     parser.add_argument("--lock", type=Path, help="hold this lock file during launches, at most a minute or two at a time")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--save", type=Path, help="write the JSON here after every run, whatever is printed")
+    parser.add_argument("--save", type=Path, help="write the JSON here after each round, whatever is printed")
     parser.add_argument("--show", type=Path, help="print a saved run and measure nothing")
     return parser
 
@@ -79,13 +79,16 @@ def main(arguments: list[str] | None = None) -> int:
     measures = [m for m in MEASURES if m.name in given.measures]
     shape = read_shape(work / "checkpoint")
     plan = Plan(stacks, measures, ids, work, pythons, shape, given.threads, given.rounds, given.windows, turn)
-    run(plan, results, say)
+
+    def save() -> None:
+        if given.save:
+            given.save.write_text(_json(results, shape), encoding="utf-8")
+
+    run(plan, results, say, save)
     if lease:
         lease.close()
-    encoded = _json(results, shape)
-    if given.save:
-        given.save.write_text(encoded, encoding="utf-8")
-    sys.stdout.write((encoded if given.json else report(results, shape)) + "\n")
+    save()
+    sys.stdout.write((_json(results, shape) if given.json else report(results, shape)) + "\n")
     return 0
 
 

@@ -39,8 +39,8 @@ class Plan:
     environment: dict[str, str] = field(default_factory=dict)
 
 
-def run(plan: Plan, results: Results, say: Callable[[str], None] | None = None) -> None:
-    """Fills `results`. A launch that fails is noted with its words, and the run goes on."""
+def run(plan: Plan, results: Results, say: Callable[[str], None] | None = None, save: Callable[[], None] = lambda: None) -> None:
+    """Fills `results`; `save` is called after each round. A launch that fails is noted with its words, and the run goes on."""
     tell = say or (lambda words: sys.stderr.write(f"{words}\n"))
     for stack in plan.stacks:
         results.stacks.setdefault(stack.name, StackResult(stack.name, stack.family, stack.width))
@@ -57,6 +57,7 @@ def run(plan: Plan, results: Results, say: Callable[[str], None] | None = None) 
                 with plan.turn():
                     _fresh(plan, stack, fresh, results.stacks[stack.name])
             tell(f"round {number + 1} of {plan.rounds}: {stack.name} ({time.perf_counter() - began:.0f} s)")
+        save()
     if plan.windows:
         for stack in plan.stacks:
             with plan.turn():
