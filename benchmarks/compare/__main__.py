@@ -38,6 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--peers-python", default=str(ROOT / "build" / "peers-venv" / "bin" / "python"))
     parser.add_argument("--lock", type=Path, help="hold this lock file during launches, at most a minute or two at a time")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--markdown", action="store_true", help="tables in Markdown")
     parser.add_argument("--save", type=Path, help="write the JSON here after each round, whatever is printed")
     parser.add_argument("--show", type=Path, help="print a saved run and measure nothing")
     return parser
@@ -55,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
     work = given.work / given.weights
     if given.show:
         results = Results.from_json(json.loads(given.show.read_text(encoding="utf-8")))
-        sys.stdout.write(report(results, read_shape(work / "checkpoint")) + "\n")
+        sys.stdout.write(report(results, read_shape(work / "checkpoint"), markdown=given.markdown) + "\n")
         return 0
     stacks = chosen(given.stacks, slow=given.slow_peers)
     pythons = {stack.family: given.peers_python if stack.family != "mixplan" else sys.executable for stack in stacks}
@@ -88,7 +89,7 @@ def main(arguments: list[str] | None = None) -> int:
     if lease:
         lease.close()
     save()
-    sys.stdout.write((_json(results, shape) if given.json else report(results, shape)) + "\n")
+    sys.stdout.write((_json(results, shape) if given.json else report(results, shape, markdown=given.markdown)) + "\n")
     return 0
 
 

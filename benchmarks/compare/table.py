@@ -39,14 +39,15 @@ def format_figure(value: float, unit: str) -> str:
     return f"{value:.1%}" if unit else f"{value:.2f}"
 
 
-def _grid(rows: Sequence[Sequence[str]]) -> str:
+def _grid(rows: Sequence[Sequence[str]], markdown: bool) -> str:
+    if markdown:
+        lines = [f"| {' | '.join(row)} |" for row in rows]
+        return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))) for row in rows
-    )
+    return "\n".join("  ".join(c.rjust(w) if i else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))) for row in rows)
 
 
-def _figures(results: Results) -> str:
+def _figures(results: Results, markdown: bool) -> str:
     shown = [m for m in MEASURES if any(s.values(m.name) for s in results.stacks.values())]
     rows = [["", *(_HEADS[m.name] for m in shown), "perplexity"]]
     for name, stack in results.stacks.items():
@@ -56,10 +57,10 @@ def _figures(results: Results) -> str:
             spread = stack.spread(m.name)
             row.append(text if text == "-" or math.isnan(spread) else f"{text} ±{spread / 2:.0%}")
         rows.append([*row, "-" if math.isnan(stack.perplexity) else f"{stack.perplexity:.2f}"])
-    return _grid(rows)
+    return _grid(rows, markdown)
 
 
-def _shares(results: Results, shape: Shape) -> str:
+def _shares(results: Results, shape: Shape, markdown: bool) -> str:
     """Each stack's decode as a share of the read rate and its prefill as shares of the peaks, by the ceilings of this run."""
     ceilings = next((s.ceilings for s in results.stacks.values() if s.ceilings), [])
     if not ceilings:
@@ -76,27 +77,27 @@ def _shares(results: Results, shape: Shape) -> str:
             for p in peaks
         ]
         rows.append([name, *("-" if math.isnan(share) else f"{share:.0%}" for share in shares)])
-    return _grid(rows)
+    return _grid(rows, markdown)
 
 
-def _judged(found: Sequence[Line]) -> str:
+def _judged(found: Sequence[Line], markdown: bool) -> str:
     rows = [["promise", "ours", "against", "figure", "ratio (least to most)", "wanted", "met"]]
     for line in found:
         ratio = f"{line.ratio.median:.2f}x ({line.ratio.least:.2f} to {line.ratio.most:.2f})" if line.ratio else ""
         met = "?" if line.met is None else "yes" if line.met else "NO"
         rows.append([line.what, line.ours, line.peer, format_figure(line.value, line.unit), ratio, line.wanted, met])
-    return _grid(rows)
+    return _grid(rows, markdown)
 
 
-def report(results: Results, shape: Shape) -> str:
+def report(results: Results, shape: Shape, *, markdown: bool = False) -> str:
     """All of it: figures with perplexity beside them, shares of the limits, promises, failures."""
     machine = results.machine
     parts = [
         f"{machine.get('model', '')}, {results.settings['threads']} threads, {results.settings['rounds']} rounds interleaved, "
         f"medians (half of largest less smallest), tokens/s unless said",
-        _figures(results),
-        _shares(results, shape),
-        _judged(lines(results, shape)),
+        _figures(results, markdown),
+        _shares(results, shape, markdown),
+        _judged(lines(results, shape), markdown),
         "\n".join(f"{name}: {words}" for name, stack in results.stacks.items() for words in stack.failures),
     ]
     return "\n\n".join(part for part in parts if part)

@@ -58,6 +58,7 @@ def test_a_run_gives_medians_ratios_quality_and_verdicts(tmp_path):
     assert share.value == pytest.approx(1000 * step_bytes(stack, SHAPE, 192) / 1e9 / 50)
     text = report(results, SHAPE)
     assert "3.00x (3.00 to 3.00)" in text and "perplexity" in text
+    assert "| mixplan W4A8 | 1000 ±0% |" in report(results, SHAPE, markdown=True)
     again = Results.from_json(json.loads(json.dumps(results.to_json())))
     assert report(again, SHAPE) == text
 
