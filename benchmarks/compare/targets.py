@@ -99,6 +99,17 @@ def _met(value: float, least: float) -> bool | None:
     return None if math.isnan(value) else value >= least
 
 
+def _peers(row: Row, results: Results, *, more: bool) -> list[tuple[str, float, str]]:
+    """The row's peers with the factor wanted; where every peer counts, the best of the others too."""
+    have = {n: s.median(row.measure) for n, s in results.stacks.items() if s.family != "mixplan" and s.values(row.measure)}
+    found = [(goal.peer, goal.factor, f">= {goal.factor:g}x") for goal in row.goals if goal.peer in have]
+    others = {name: value for name, value in have.items() if name not in {goal.peer for goal in row.goals}}
+    if row.every and others:
+        best = (max if more else min)(others, key=lambda name: others[name])
+        found.append((best, 1.0, "> 1x (best other)"))
+    return found
+
+
 def _row_lines(row: Row, results: Results, shape: Shape) -> list[Line]:
     ours = results.stacks.get(row.ours)
     measure = _MEASURES.get(row.measure)
@@ -109,16 +120,9 @@ def _row_lines(row: Row, results: Results, shape: Shape) -> list[Line]:
     unit = measure.unit if measure else "of the step"
     value = ours.median(row.measure)
     more = bool(measure and measure.more_is_better)
-    wanted = {goal.peer: goal.factor for goal in row.goals}
-    peers = [name for name, stack in results.stacks.items() if stack.family != "mixplan" and (row.every or name in wanted)]
-    for name in peers:
-        if not results.stacks[name].values(row.measure):
-            continue
+    for name, least, text in _peers(row, results, more=more):
         ratio = ratio_of(ours.figures[row.measure], results.stacks[name].figures[row.measure], more_is_better=more)
-        least = wanted.get(name, 1.0)
-        made.append(
-            Line(title, row.ours, name, ratio, value, unit, f">= {least:g}x" if name in wanted else "> 1x", _met(ratio.median, least))
-        )
+        made.append(Line(title, row.ours, name, ratio, value, unit, text, _met(ratio.median, least)))
     if row.share and measure:
         share = share_of_limit(_STACKS[row.ours], ours, measure, shape, ours.ceilings, row.share)
         label = "read bandwidth" if row.share == "read" else f"{row.share} peak"

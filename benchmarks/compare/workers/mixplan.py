@@ -1,4 +1,4 @@
-"""mixplan, through its public Python API: one call of `Model.decode` a step."""
+"""mixplan, through its public Python API: one call of `Model.decode_greedy` for some steps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import mixplan
-from benchmarks.compare.workers.protocol import Worker, main, timed
+from benchmarks.compare.workers.protocol import Worker, main
 from mixplan.runtime import load
 
 __all__ = ["Mixplan"]
@@ -22,24 +22,31 @@ class Mixplan(Worker):
         super().__init__(config)
         options = {name: config[name] for name in ("isa", "kv_tokens") if name in config}
         self.model = load(config["model"], threads=config["threads"], max_sequences=_SEQUENCES, **options)
+        self._prompt_native = 0.0
 
     def _prompt(self, ids: Sequence[int], sequence: int = 0) -> int:
         if self.model.length(sequence):
             self.model.free(sequence)
-        return int(self.model.prefill(ids, sequence).argmax())
+        before = self._native()
+        token = int(self.model.prefill(ids, sequence).argmax())
+        self._prompt_native = self._native() - before
+        return token
 
     def first(self, ids: Sequence[int]) -> int:
         return self._prompt(ids)
 
     def _steps(self, prompts: Sequence[Sequence[int]], steps: int) -> list[float]:
+        """Greedy steps as `generate` makes them: several in one call where that gives the same tokens."""
         numbers = list(range(len(prompts)))
-        tokens: Any = [self._prompt(ids, number) for number, ids in zip(numbers, prompts, strict=True)]
-
-        def step() -> None:
-            nonlocal tokens
-            tokens = self.model.decode(tokens, numbers, lambda rows: list(rows.best))
-
-        return timed(steps, step)
+        tokens = [self._prompt(ids, number) for number, ids in zip(numbers, prompts, strict=True)]
+        seconds: list[float] = []
+        while len(seconds) < steps:
+            started = time.perf_counter()
+            found = self.model.decode_greedy(tokens, numbers, steps=steps - len(seconds))
+            done = len(found) // len(numbers)
+            seconds += [(time.perf_counter() - started) / done] * done
+            tokens = found[-len(numbers) :]
+        return seconds
 
     def decode(self, ids: Sequence[int], steps: int) -> list[float]:
         return self._steps([ids], steps)
@@ -81,12 +88,10 @@ class Mixplan(Worker):
 
     def _overhead(self, ids: Sequence[int], steps: int) -> float:
         """The share of decode steps' time that is not spent in the plan's native code: Python, scheduling, the choice of the token."""
-        token = self._prompt(ids)
-        before, started = self._native(), time.perf_counter()
-        for _ in range(steps):
-            token = self.model.decode([token], [0], lambda rows: int(rows.best[0]))
-        whole = time.perf_counter() - started
-        return 1.0 - (self._native() - before) / whole
+        self._steps([ids], 1)
+        before = self._native()
+        whole = sum(self._steps([ids], steps))
+        return 1.0 - (self._native() - before - self._prompt_native) / whole
 
 
 if __name__ == "__main__":
