@@ -94,6 +94,12 @@ def _steady(plan: Plan, stack: Stack, measures: Sequence[Measure], result: Stack
                 result.figures.setdefault("overhead", []).append(share)
     except WorkerError as error:
         result.failures.append(str(error))
+    if ours:
+        # A launch that ended early must not shift the rounds that follow it.
+        rounds = len(result.figures.get(measures[0].name, [])) + 1 if measures else 0
+        result.ceilings += [{}] * (rounds - len(result.ceilings))
+        overhead = result.figures.setdefault("overhead", [])
+        overhead += [math.nan] * (rounds - len(overhead))
     for name, value in found.items():
         result.figures.setdefault(name, []).append(value)
 

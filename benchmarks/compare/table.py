@@ -62,12 +62,13 @@ def _figures(results: Results, markdown: bool) -> str:
 
 def _shares(results: Results, shape: Shape, markdown: bool) -> str:
     """Each stack's decode as a share of the read rate and its prefill as shares of the peaks, by the ceilings of this run."""
-    ceilings = next((s.ceilings for s in results.stacks.values() if s.ceilings), [])
+    ceilings = next((s.ceilings for s in results.stacks.values() if any(s.ceilings)), [])
     if not ceilings:
         return ""
+    known = next(found for found in ceilings if found)
     # Where a unit has a wider successor, the narrow one is no limit.
-    wide = "fp32_avx512" in ceilings[0]
-    peaks = [name for name in ceilings[0] if name != "read" and not (wide and name.endswith(("_sse", "_avx2")))]
+    wide = "fp32_avx512" in known
+    peaks = [name for name in known if name != "read" and not (wide and name.endswith(("_sse", "_avx2")))]
     rows = [["share of the limit", "decode / read", *(f"prefill / {p}" for p in peaks)]]
     by_name = {stack.name: stack for stack in STACKS}
     measure = {m.name: m for m in MEASURES}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -92,7 +93,7 @@ def share_of_limit(
             shares.append(value * step_bytes(stack, shape, context) / 1e9 / limit)
         else:
             shares.append(value * shape.operations_per_token / 1e9 / limit)
-    return sorted(shares)[len(shares) // 2] if shares else math.nan
+    return statistics.median(shares) if shares else math.nan
 
 
 def _met(value: float, least: float) -> bool | None:
