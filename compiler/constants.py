@@ -11,7 +11,7 @@ import hashlib
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -119,10 +119,25 @@ _ELEMENTWISE = frozenset({
 class Constants:
     """Evaluates constant expressions against a checkpoint."""
 
-    def __init__(self, source: WeightSource | None) -> None:
+    def __init__(self, source: WeightSource | None, importance: Mapping[str, torch.Tensor] | None = None) -> None:
         self._source = source
+        self._importance = importance or {}
         self._cache: OrderedDict[str, torch.Tensor] = OrderedDict()
         self._lock = threading.RLock()
+
+    def importance(self, expr: Expr) -> torch.Tensor | None:
+        """How much each column of the weight `expr` [N, K] matters, f32 [K]; None where nobody knows.
+
+        Known are weights as the checkpoint holds them, and stacks of such weights that read the same input.
+        """
+        if isinstance(expr, Parameter):
+            return self._importance.get(expr.name)
+        if isinstance(expr, Call) and expr.op == "cat" and expr.args and isinstance(expr.args[0], (list, tuple)):
+            found = [self.importance(part) for part in expr.args[0]]
+            first = found[0]
+            if first is not None and expr.shape[-1] == len(first) and all(one is not None and torch.equal(one, first) for one in found):
+                return first
+        return None
 
     def evaluate(self, expr: Expr) -> torch.Tensor:
         """The whole constant, on the CPU."""

@@ -46,7 +46,10 @@ def chunks(weight: PackedWeight) -> Iterator[Chunk]:
 def pack_chunk(constants: Constants, chunk: Chunk) -> Packed:
     """The chunk's bytes by role."""
     weight = chunk.weight
-    packed = [pack_rows(weight.format, _rows(constants, chunk, piece), expr_name(piece, "weight")) for piece in weight.pieces]
+    packed = [
+        pack_rows(weight.format, _rows(constants, chunk, piece), expr_name(piece, "weight"), constants.importance(piece))
+        for piece in weight.pieces
+    ]
     return interleave_gated(*packed) if weight.layout == "gated" else packed[0]
 
 

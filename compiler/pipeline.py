@@ -16,6 +16,7 @@ from mixplan.compiler.constants import Constants
 from mixplan.compiler.decisions import make_decisions
 from mixplan.compiler.emit import write_weights
 from mixplan.compiler.frontends import Captured, open_checkpoint
+from mixplan.compiler.importance import input_moments
 from mixplan.compiler.kernels import BuiltRegion, build_regions, write_regions
 from mixplan.compiler.layout import SHARD_BYTES, make_layout
 from mixplan.compiler.lowering import Lowered, lower
@@ -31,7 +32,7 @@ from mixplan.passes.pipeline import pass_manager
 from mixplan.passes.precision.overrides import parse_override
 from mixplan.passes.precision.schemes import Scheme, parse_scheme
 from mixplan.runtime.dtypes import DType
-from mixplan.runtime.errors import InternalError, OptionError, OutputError, PlanError
+from mixplan.runtime.errors import InternalError, MixplanError, OptionError, OutputError, PlanError
 from mixplan.runtime.formats import GROUP_SIZES
 from mixplan.runtime.plan import SCHEMA_VERSION, Plan
 from mixplan.runtime.plan_check import check_plan
@@ -41,7 +42,7 @@ from mixplan.runtime.trust import record_trusted
 from mixplan.targets.registry import get_target
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 __all__ = ["compile"]
 
@@ -145,7 +146,10 @@ def compile(  # noqa: A001 - the package's verb
 
 
 def _compile(captured: Captured, root: Path, options: _Options, clock: _Clock) -> CompileReport:
-    constants = Constants(captured.weights)
+    # Before the passes, which change the graph in place.
+    notes: list[str] = []
+    moments = clock.run("calibrate", lambda: _calibrate(captured, notes)) if _four_bits(options) else {}
+    constants = Constants(captured.weights, moments)
     tied = dict(getattr(captured, "tied", {}))
     context = PassContext(options=options.pass_options, tied=tied)
     with collector_paused():
@@ -186,7 +190,26 @@ def _compile(captured: Captured, root: Path, options: _Options, clock: _Clock) -
         for name, data in sorted(captured.files.items()):
             (root / name).write_bytes(data)
         digest = clock.run("manifest", lambda: write_manifest(root, plan, known=known))
-    return _report(root, plan, digest, built, parts, passed, bits.requested, layout.nbytes, clock)
+    report = _report(root, plan, digest, built, parts, passed, bits.requested, layout.nbytes, clock)
+    report.warnings += tuple(notes)
+    return report
+
+
+def _four_bits(options: _Options) -> bool:
+    schemes = [options.scheme, *(rule.scheme for rule in options.pass_options.overrides)]
+    return any(scheme.weight.bits == 4 for scheme in schemes)
+
+
+def _calibrate(captured: Captured, notes: list[str]) -> dict[str, Tensor]:
+    """How much the columns of each weight matter; where the graph cannot be run for it, nothing and a note."""
+    try:
+        return input_moments(captured)
+    except MixplanError:
+        raise
+    except Exception as error:
+        # Whatever torch cannot run here only costs some accuracy.
+        notes.append(f"Weights were rounded without calibration, since the graph could not be run: {error}")
+        return {}
 
 
 def _check(plan: Plan) -> None:

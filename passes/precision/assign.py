@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import fx
 
 from mixplan.passes.base import FunctionPass, PassContext, PassResult
@@ -10,18 +12,21 @@ from mixplan.passes.fx_ops import GROUPED_LINEAR
 from mixplan.passes.precision.effective_bits import LayerSize
 from mixplan.passes.precision.layers import Layer, layers_of
 from mixplan.passes.precision.overrides import resolve
-from mixplan.passes.precision.schemes import parse_scheme
+from mixplan.passes.precision.schemes import Scheme, parse_scheme
 
-__all__ = ["ASSIGN_PRECISION", "RULE_COMPUTED", "RULE_OVERRIDE", "RULE_UNIFORM"]
+__all__ = ["ASSIGN_PRECISION", "RULE_COMPUTED", "RULE_HEAD", "RULE_OVERRIDE", "RULE_UNIFORM"]
 
 RULE_UNIFORM = "uniform"
 RULE_OVERRIDE = "override"
 RULE_COMPUTED = "computed"
+RULE_HEAD = "head"
+_HEAD_REASON = "the logits come straight from this layer: in 4 bits it alone costs about half as much accuracy as all others together"
 
 
 def _run(graph: fx.GraphModule, context: PassContext) -> PassResult:
     layers = layers_of(graph, context.tied)
     chosen = resolve(context.options.overrides, {layer.name: layer.aliases for layer in layers})
+    heads = _heads(graph, layers)
     for layer in layers:
         override = chosen.get(layer.name)
         if not layer.parameter:
@@ -29,6 +34,8 @@ def _run(graph: fx.GraphModule, context: PassContext) -> PassResult:
             decision = LayerDecision(layer.name, parse_scheme("FP32"), RULE_COMPUTED, reason)
         elif override is not None:
             decision = LayerDecision(layer.name, override.scheme, RULE_OVERRIDE, override.text)
+        elif context.options.scheme.weight.bits == 4 and heads.intersection(layer.nodes):
+            decision = LayerDecision(layer.name, _wider(context.options.scheme), RULE_HEAD, _HEAD_REASON)
         else:
             decision = LayerDecision(layer.name, context.options.scheme, RULE_UNIFORM)
         context.decisions[layer.name] = decision
@@ -37,6 +44,29 @@ def _run(graph: fx.GraphModule, context: PassContext) -> PassResult:
             node.meta[DECISION] = decision
         _note_plain_activations(layer, decision, context)
     return PassResult(graph, bool(layers), len(layers))
+
+
+def _heads(graph: fx.GraphModule, layers: Sequence[Layer]) -> set[fx.Node]:
+    """The weight nodes whose output reaches the graph's output through no other one: they make the logits."""
+    weighty = {node for layer in layers for node in layer.nodes}
+    found: set[fx.Node] = set()
+    seen: set[fx.Node] = set()
+    pending = list(graph.graph.output_node().all_input_nodes)
+    while pending:
+        node = pending.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node in weighty:
+            found.add(node)
+        else:
+            pending.extend(node.all_input_nodes)
+    return found
+
+
+def _wider(scheme: Scheme) -> Scheme:
+    """8 bits per channel, the activations as they are."""
+    return parse_scheme("W8A8" if scheme.activation == "i8" else "W8A16")
 
 
 def _note_plain_activations(layer: Layer, decision: LayerDecision, context: PassContext) -> None:
