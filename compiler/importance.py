@@ -87,10 +87,9 @@ def input_moments(captured: Captured) -> dict[str, Tensor]:
         return {}
     ids = calibration_ids(captured, _FEW_TOKENS if captured.model.parameters > _LARGE else _TOKENS)
     run = _Moments(captured.graph, weights)
-    with one_torch_thread():
-        # One sequence, all of it in one step.
-        with contextlib.suppress(_DoneError):
-            run.step(ids, list(range(len(ids))), [0] * len(ids), [len(ids) - 1])
+    # One sequence, all of it in one step.
+    with one_torch_thread(), contextlib.suppress(_DoneError):
+        run.step(ids, list(range(len(ids))), [0] * len(ids))
     return {name: moments for name, moments in run.moments.items() if bool(torch.isfinite(moments).all()) and bool(moments.any())}
 
 

@@ -14,13 +14,13 @@ from mixplan.passes.precision.layers import Layer, layers_of
 from mixplan.passes.precision.overrides import resolve
 from mixplan.passes.precision.schemes import Scheme, parse_scheme
 
-__all__ = ["ASSIGN_PRECISION", "RULE_COMPUTED", "RULE_HEAD", "RULE_OVERRIDE", "RULE_UNIFORM"]
+__all__ = ["ASSIGN_PRECISION", "HEAD_REASON", "RULE_COMPUTED", "RULE_HEAD", "RULE_OVERRIDE", "RULE_UNIFORM"]
 
 RULE_UNIFORM = "uniform"
 RULE_OVERRIDE = "override"
 RULE_COMPUTED = "computed"
 RULE_HEAD = "head"
-_HEAD_REASON = "the logits come straight from this layer: in 4 bits it alone costs about half as much accuracy as all others together"
+HEAD_REASON = "the logits come straight from this layer: in 4 bits it alone costs about half as much accuracy as all others together"
 
 
 def _run(graph: fx.GraphModule, context: PassContext) -> PassResult:
@@ -35,7 +35,7 @@ def _run(graph: fx.GraphModule, context: PassContext) -> PassResult:
         elif override is not None:
             decision = LayerDecision(layer.name, override.scheme, RULE_OVERRIDE, override.text)
         elif context.options.scheme.weight.bits == 4 and heads.intersection(layer.nodes):
-            decision = LayerDecision(layer.name, _wider(context.options.scheme), RULE_HEAD, _HEAD_REASON)
+            decision = LayerDecision(layer.name, _wider(context.options.scheme), RULE_HEAD, HEAD_REASON)
         else:
             decision = LayerDecision(layer.name, context.options.scheme, RULE_UNIFORM)
         context.decisions[layer.name] = decision

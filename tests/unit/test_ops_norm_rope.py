@@ -65,10 +65,10 @@ def quantized(x, group):
     for at in np.ndindex(scales.shape):
         part = slice(at[-1] * group, (at[-1] + 1) * group)
         values = padded[at[:-1]][part]
-        scale = np.abs(values).max() / np.float32(127)
-        if scale > 0:
-            scales[at] = scale
-        q[at[:-1]][part] = np.clip(np.rint(values / scales[at]), -127, 127)
+        largest = np.abs(values).max()
+        if largest >= 2.0**-100:
+            scales[at] = largest / np.float32(127)
+        q[at[:-1]][part] = np.clip(np.rint(values * (np.float32(1) / scales[at])), -127, 127)
         sums[at] = scales[at] * q[at[:-1]][part].astype(np.int32).sum()
     return q, scales, sums
 

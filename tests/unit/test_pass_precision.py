@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from mixplan.passes.base import PassContext, PassOptions
 from mixplan.passes.decision import decision_of
 from mixplan.passes.pipeline import default_passes
+from mixplan.passes.precision.assign import HEAD_REASON
 from mixplan.passes.precision.effective_bits import effective_bits
 from mixplan.passes.precision.overrides import parse_override, resolve
 from mixplan.passes.precision.schemes import SCHEME_NAMES, parse_scheme
@@ -93,7 +94,7 @@ def test_wrong_overrides(text: str, message: str) -> None:
 
 
 def test_assignment(from_function: Any) -> None:
-    """Tied weights are decided once; a transposed weight is its layer; computed tables stay FP32; bits are counted."""
+    """Tied weights are decided once; the head has 8 bits; a transposed weight is its layer; computed tables stay FP32; bits are counted."""
 
     def function(m: Any, ids: Tensor) -> Tensor:
         x = F.embedding(ids, m.embed) + F.embedding(ids, m.buffer_table)
@@ -101,18 +102,36 @@ def test_assignment(from_function: Any) -> None:
 
     weights = {"embed": torch.randn(64, 128), "inner": torch.randn(128, 128), "buffer_table": torch.randn(64, 128)}
     small = from_function(function, torch.arange(7)[None], **weights)
-    options = PassOptions(parse_scheme("W4A16"), (parse_override("inner=W8A16"),))
+    options = PassOptions(parse_scheme("W4A16"), (parse_override("inner=W8A16:g64"),))
     context = PassContext(options, tied={"head.weight": "embed"})
     small.run(default_passes(options), context)
     assert {name: (str(one.scheme), one.rule, one.reason) for name, one in context.decisions.items()} == {
-        "embed": ("W4A16:g128", "uniform", ""),
+        "embed": ("W8A16", "head", HEAD_REASON),
         "buffer_table": ("FP32", "computed", "the module computes this table; the checkpoint does not hold it"),
-        "inner": ("W8A16", "override", "inner=W8A16"),
+        "inner": ("W8A16:g64", "override", "inner=W8A16:g64"),
     }
     decided = [decision_of(node) for node in small.graph.graph.nodes if "linear" in str(node.target) or "embedding" in str(node.target)]
     assert [one.layer for one in decided if one is not None] == ["embed", "buffer_table", "inner", "embed"]
     bits = effective_bits(context.decisions, context.sizes)
-    assert bits.by_scheme["W4A16:g128"] == (64 * 128, 4 + 16 / 128)
-    assert bits.by_scheme["W8A16"] == (128 * 128, 8 + 32 / 128)
+    assert bits.by_scheme["W8A16"] == (64 * 128, 8 + 32 / 128)
+    assert bits.by_scheme["W8A16:g64"] == (128 * 128, 8 + 16 / 64)
     assert bits.parameters == 128 * 256
-    assert bits.total == pytest.approx((64 * 128 * (4.125 + 32) + 128 * 128 * 8.25) / (128 * 256))
+    assert bits.total == pytest.approx((64 * 128 * (8.25 + 32) + 128 * 128 * 8.25) / (128 * 256))
+
+
+def test_head_in_four_bits(from_function: Any) -> None:
+    """A layer that feeds the logits only through another is no head; an override decides over the rule."""
+
+    def function(m: Any, x: Tensor) -> Tensor:
+        return torch.tanh(F.linear(F.linear(x, m.inner), m.head)) * 30.0
+
+    weights = {"inner": torch.randn(128, 128), "head": torch.randn(64, 128)}
+    for overrides, head in (((), ("W8A8", "head")), ((parse_override("head=W4A8:g32"),), ("W4A8:g32", "override"))):
+        small = from_function(function, torch.randn(1, 7, 128), **weights)
+        options = PassOptions(parse_scheme("W4A8:g32"), overrides)
+        context = PassContext(options)
+        small.run(default_passes(options), context)
+        assert {name: (str(one.scheme), one.rule) for name, one in context.decisions.items()} == {
+            "inner": ("W4A8:g32", "uniform"),
+            "head": head,
+        }
