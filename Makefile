@@ -7,7 +7,7 @@ DEMO_PLAN := build/smollm2-w4a8.plan
 PROMPT ?= Explain in three sentences why the sky is blue.
 PEERS := build/peers-venv
 PEERS_PIP := $(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --constraint benchmarks/compare/constraints.txt
-# llama.cpp is built for this machine, its AMX kernels left out: they crash on models whose rows are no multiple of 256.
+# llama.cpp is built for this machine, its AMX kernels left out: they crashed on Q4_0 and Q8_0 where this was written.
 LLAMA_FLAGS := -mno-amx-tile -mno-amx-int8 -mno-amx-bf16
 BENCH ?=
 
@@ -23,6 +23,7 @@ check: lint layers types
 
 # mixplan and its peers on the same checkpoint; BENCH passes options, e.g. BENCH='--rounds 3 --json'. Needs a C++ compiler and cmake for llama.cpp.
 bench: $(VENV)/.demo $(PEERS)/.ready
+	$(BIN)/python -m compileall -q compiler passes runtime targets cli.py __init__.py
 	$(BIN)/python -m benchmarks.compare $(BENCH)
 
 # optimum-intel names torchvision among its needs, which must fit torch's build and is not used here.

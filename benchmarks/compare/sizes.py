@@ -12,8 +12,8 @@ __all__ = ["Shape", "read_shape", "step_bytes"]
 
 # Bits a weight of a linear layer, scales counted in, as each stack stores it: (layers, head).
 _BITS = {
-    "mixplan W4A8": (4.75, 4.75),
-    "mixplan W4A16": (4.5, 4.5),
+    "mixplan W4A8": (4.5, 8.0),
+    "mixplan W4A16": (4.5, 8.0),
     "mixplan W8A8": (8.0, 8.0),
     "mixplan BF16": (16.0, 16.0),
     "llama.cpp Q4_0": (4.5, 8.5),

@@ -34,7 +34,7 @@ def _torch(name: str, config: Mapping[str, Any], width: int, activations: str, *
 
 
 STACKS = (
-    Stack("mixplan W4A8", "mixplan", 4, "int8", "mixplan", "mixplan/W4A8.plan", compile=("--scheme", "W4A8:asym")),
+    Stack("mixplan W4A8", "mixplan", 4, "int8", "mixplan", "mixplan/W4A8.plan", compile=("--scheme", "W4A8")),
     Stack("llama.cpp Q4_0", "llama.cpp", 4, "int8", "llama", "llama/Q4_0.gguf"),
     Stack("OpenVINO int4", "OpenVINO", 4, "int8", "openvino", "openvino/int4"),
     Stack("mixplan W8A8", "mixplan", 8, "int8", "mixplan", "mixplan/W8A8.plan", compile=("--scheme", "W8A8")),
