@@ -12,6 +12,7 @@ import torch
 from mixplan.compiler.frontends.tiny import tiny_model
 from mixplan.compiler.pipeline import compile as compile_plan
 from mixplan.runtime import load
+from mixplan.runtime.devices.cpu_info import runnable_levels
 from mixplan.runtime.model import Model
 from mixplan.runtime.plan import Sym
 
@@ -126,16 +127,20 @@ def test_cpu_matches_torch(case: str, tmp_path: Path) -> None:
 def test_cpu_matches_the_reference_in_every_scheme(scheme: str, name: str, tmp_path: Path) -> None:
     module = tiny_model(name, hidden_size=128, num_hidden_layers=1)
     module.save_pretrained(tmp_path / "model")
-    compile_plan(tmp_path / "model", output=tmp_path / "out.plan", scheme=scheme, isa=("native",))
+    best, *others = runnable_levels()
+    plain = next(level for level in (best, *others) if not level.endswith(("bf16", "amx")))
+    compile_plan(tmp_path / "model", output=tmp_path / "out.plan", scheme=scheme, isa=tuple({plain, best}))
     ids = np.random.default_rng(0).integers(3, 200, 33)
     made = {}
-    for device in ("cpu", "reference"):
-        with load(tmp_path / "out.plan", device=device) as model:
-            made[device] = _logits(model, ids, 16, 0)
+    for device, isa in (("cpu", plain), ("cpu", best), ("reference", None)):
+        with load(tmp_path / "out.plan", device=device, isa=isa) as model:
+            made[isa or device] = _logits(model, ids, 16, 0)
     largest = np.abs(made["reference"]).max()
     # An activation near the middle of two int8 codes may be rounded either way: 1/127 of its group's largest, in few elements.
     limit = 0.02 if "A8" in scheme else 1e-3
-    assert np.abs(made["cpu"] - made["reference"]).max() <= limit * largest
+    assert np.abs(made[plain] - made["reference"]).max() <= limit * largest
+    # Levels with bf16 units round what prompts multiply to bf16 (docs/explanation/numbers.md); a routed token may then change its expert.
+    assert np.median(np.abs(made[best] - made["reference"])) <= 5e-3 * largest
     with torch.no_grad():
         exact = module(input_ids=torch.from_numpy(ids)[None], use_cache=False).logits[0].numpy()
     # Random weights are the worst case of 4 bits, with 8% of noise in each layer; where experts are routed, a token may change its expert.

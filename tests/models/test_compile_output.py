@@ -53,7 +53,7 @@ def test_output_that_exists_needs_force(tiny_llama_dir: Path, tmp_path: Path) ->
         _compile(tiny_llama_dir, output)
     report = _compile(tiny_llama_dir, output, scheme="W4A16", force=True)
     assert _left_in(tmp_path) == ["out.plan"]
-    assert report.effective_bits < 5
+    assert report.effective_bits < 6  # the tiny model's head, in 8 bits, is a large part of it
     assert np.isfinite(_logits(output)).all()
 
 
