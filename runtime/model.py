@@ -19,6 +19,7 @@ from mixplan.runtime.errors import InternalError, OptionError, RequestError
 from mixplan.runtime.executor import Executor, Tap
 from mixplan.runtime.hal import PAGE_SIZE, CacheSpec, DeviceOptions, Step
 from mixplan.runtime.kv_cache import PagedCache, Span
+from mixplan.runtime.limits import cache_spec, kv_bytes_per_token, step_limit
 from mixplan.runtime.loading import WEIGHTS, Weights
 from mixplan.runtime.logit_rows import LogitRows
 from mixplan.runtime.metrics import Metrics, OpTime, peak_rss_bytes
@@ -40,8 +41,6 @@ __all__ = ["Model", "open_model"]
 Floats: TypeAlias = NDArray[np.float32]
 Chosen = TypeVar("Chosen")
 
-_DEFAULT_KV_TOKENS = 1 << 20
-_MAX_SEQUENCES = 1 << 16
 # How long a call of decode_greedy lasts: long enough that what Python does around it, with caches that the weights swept, counts for
 # little; too short for a reader to notice.
 _GREEDY_SECONDS = 0.024
@@ -74,8 +73,8 @@ def open_model(
     try:
         check_decoder(loaded.plan)
         loaded.trusted, loaded.trust_reason = (True, "trust=True was given") if trust else trust_digest(loaded.digest, loaded.root)
-        limit = _step_limit(loaded.plan, max_step_tokens)
-        caches = _cache_spec(loaded.plan, max_sequences, kv_tokens)
+        limit = step_limit(loaded.plan, max_step_tokens)
+        caches = cache_spec(loaded.plan, max_sequences, kv_tokens)
         regions, placement = load_regions(loaded, caches, device, DeviceOptions(threads=threads, isa=isa, profile=profile))
         executor = Executor(loaded.plan, regions)
         try:
@@ -308,7 +307,7 @@ class Model:
                 sequences=len(self._cache.sequences),
                 kv_pages=self._cache.spec.pages,
                 kv_pages_used=self._cache.pages_used,
-                kv_bytes_per_token=_kv_bytes_per_token(plan),
+                kv_bytes_per_token=kv_bytes_per_token(plan),
                 weight_bytes=sum(entry.size for name, entry in plan.files.items() if name.endswith(".safetensors")),
                 peak_rss_bytes=peak_rss_bytes(),
             )
@@ -343,32 +342,3 @@ class Model:
         except BaseException:
             self._cache.rollback(spans)
             raise
-
-
-def _step_limit(plan: Plan, wanted: int | None) -> int:
-    if wanted is None:
-        return plan.max_step_tokens
-    if not 1 <= wanted <= plan.max_step_tokens:
-        raise OptionError(
-            f"max_step_tokens is {wanted}; this plan allows 1 to {plan.max_step_tokens}.",
-            hint="Compile it with a larger --max-step-tokens.",
-        )
-    return wanted
-
-
-def _cache_spec(plan: Plan, max_sequences: int, kv_tokens: int | None) -> CacheSpec:
-    if not 1 <= max_sequences <= _MAX_SEQUENCES:
-        raise OptionError(f"max_sequences is {max_sequences}; allowed are 1 to {_MAX_SEQUENCES}.")
-    if kv_tokens is None:
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4
-        fitting = memory // max(_kv_bytes_per_token(plan), 1)
-        kv_tokens = max(1, min(plan.model.context_length, fitting, _DEFAULT_KV_TOKENS))
-    elif not 1 <= kv_tokens < 1 << 31:
-        raise OptionError(f"kv_tokens is {kv_tokens}; allowed are 1 to 2^31 - 1.")
-    pages = -(-kv_tokens // PAGE_SIZE)
-    context_pages = -(-plan.model.context_length // PAGE_SIZE)
-    return CacheSpec(pages=pages, page_size=PAGE_SIZE, max_sequences=max_sequences, max_pages_per_sequence=min(pages, context_pages))
-
-
-def _kv_bytes_per_token(plan: Plan) -> int:
-    return sum(layer.kv_heads * (layer.k_dim + layer.v_dim) * layer.dtype.itemsize for layer in plan.attention)

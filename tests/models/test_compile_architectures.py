@@ -139,8 +139,12 @@ def test_cpu_matches_the_reference_in_every_scheme(scheme: str, name: str, tmp_p
     # An activation near the middle of two int8 codes may be rounded either way: 1/127 of its group's largest, in few elements.
     limit = 0.02 if "A8" in scheme else 1e-3
     assert np.abs(made[plain] - made["reference"]).max() <= limit * largest
-    # Levels with bf16 units round what prompts multiply to bf16 (docs/explanation/numbers.md); a routed token may then change its expert.
-    assert np.median(np.abs(made[best] - made["reference"])) <= 5e-3 * largest
+    # Levels with bf16 units round what prompts multiply to bf16, 2^-9 of each factor (see numbers.md in docs). Where experts are routed,
+    # a token may then change its expert: there the bound is on the middle of all differences, not on the largest.
+    apart = np.abs(made[best] - made["reference"])
+    assert np.median(apart) <= 5e-3 * largest
+    if name == "llama":
+        assert apart.max() <= (0.04 if "A8" in scheme else 0.015) * largest
     with torch.no_grad():
         exact = module(input_ids=torch.from_numpy(ids)[None], use_cache=False).logits[0].numpy()
     # Random weights are the worst case of 4 bits, with 8% of noise in each layer; where experts are routed, a token may change its expert.
