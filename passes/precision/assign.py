@@ -11,13 +11,12 @@ from mixplan.passes.decision import DECISION, LayerDecision
 from mixplan.passes.fx_ops import GROUPED_LINEAR
 from mixplan.passes.precision.effective_bits import LayerSize
 from mixplan.passes.precision.layers import Layer, layers_of
-from mixplan.passes.precision.overrides import resolve
+from mixplan.passes.precision.overrides import RULE_OVERRIDE, resolve
 from mixplan.passes.precision.schemes import Scheme, parse_scheme
 
 __all__ = ["ASSIGN_PRECISION", "HEAD_REASON", "RULE_COMPUTED", "RULE_HEAD", "RULE_OVERRIDE", "RULE_UNIFORM"]
 
 RULE_UNIFORM = "uniform"
-RULE_OVERRIDE = "override"
 RULE_COMPUTED = "computed"
 RULE_HEAD = "head"
 HEAD_REASON = "the logits come straight from this layer: in 4 bits it alone costs about half as much accuracy as all others together"
@@ -33,7 +32,7 @@ def _run(graph: fx.GraphModule, context: PassContext) -> PassResult:
             reason = "the module computes this table; the checkpoint does not hold it"
             decision = LayerDecision(layer.name, parse_scheme("FP32"), RULE_COMPUTED, reason)
         elif override is not None:
-            decision = LayerDecision(layer.name, override.scheme, RULE_OVERRIDE, override.text)
+            decision = LayerDecision(layer.name, override.scheme, override.rule, override.reason or override.text)
         elif context.options.scheme.weight.bits == 4 and heads.intersection(layer.nodes):
             decision = LayerDecision(layer.name, _wider(context.options.scheme), RULE_HEAD, HEAD_REASON)
         else:

@@ -10,18 +10,24 @@ from dataclasses import dataclass
 from mixplan.passes.precision.schemes import Scheme, parse_scheme
 from mixplan.runtime.errors import OptionError
 
-__all__ = ["Override", "parse_override", "resolve"]
+__all__ = ["RULE_OVERRIDE", "Override", "parse_override", "resolve"]
 
+RULE_OVERRIDE = "override"
 _NEAR = 3
 
 
 @dataclass(frozen=True)
 class Override:
-    """Layers that `pattern` names get `scheme`. With `regex`, the pattern is searched for anywhere in the name."""
+    """Layers that `pattern` names get `scheme`. With `regex`, the pattern is searched for anywhere in the name.
+
+    rule: who says so, as it stands in the layer's decision. reason: why; the text, if empty.
+    """
 
     pattern: str
     scheme: Scheme
     regex: bool
+    rule: str = RULE_OVERRIDE
+    reason: str = ""
 
     @property
     def text(self) -> str:

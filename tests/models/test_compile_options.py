@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from mixplan.cli import main
-from mixplan.compiler import pipeline
+from mixplan.compiler import draft, pipeline
 from mixplan.compiler.frontends.tiny import tiny_model
 from mixplan.compiler.pipeline import compile as compile_plan
 from mixplan.compiler.sources import SourceHashes
@@ -59,8 +59,8 @@ def test_wrong_options_are_told_before_the_checkpoint_is_opened(options: dict[st
 def test_an_override_of_no_layer_is_told_before_weights_are_read(
     override: str, near: str, tiny_llama_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for late in ("write_weights", "build_regions", "SourceHashes"):
-        monkeypatch.setattr(pipeline, late, lambda *_, **__: pytest.fail("too late"))
+    for module, late in ((draft, "write_weights"), (draft, "build_regions"), (pipeline, "SourceHashes")):
+        monkeypatch.setattr(module, late, lambda *_, **__: pytest.fail("too late"))
     with pytest.raises(OptionError, match="matches no layer") as caught:
         compile_plan(tiny_llama_dir, output=tmp_path / "x.plan", overrides=(override,))
     assert near in str(caught.value.hint)

@@ -1,0 +1,110 @@
+"""A compile's options, parsed and checked before anything is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mixplan.passes.base import PassOptions
+from mixplan.passes.manager import PassManager
+from mixplan.passes.pipeline import pass_manager
+from mixplan.passes.precision.overrides import Override, parse_override
+from mixplan.passes.precision.schemes import Scheme, parse_scheme
+from mixplan.runtime.dtypes import DType
+from mixplan.runtime.errors import OptionError
+from mixplan.runtime.formats import GROUP_SIZES
+from mixplan.targets.registry import get_target
+
+__all__ = ["Options", "parse_options"]
+
+_KV_DTYPES = {"f32": DType.f32, "f16": DType.f16}
+
+
+@dataclass(frozen=True)
+class Options:
+    """The caller's options. `texts` are for the plan's provenance; `label` ends the plan's name."""
+
+    scheme: Scheme
+    manager: PassManager
+    pass_options: PassOptions
+    dump: Path | None
+    targets: tuple[str, ...]
+    levels: tuple[str, ...]
+    max_step_tokens: int
+    kv_dtype: DType
+    seed: int
+    shard_bytes: int
+    texts: dict[str, str]
+    label: str
+
+    @property
+    def four_bits(self) -> bool:
+        """Whether a layer may get 4 bits, so that calibration pays."""
+        schemes = [self.scheme, *(rule.scheme for rule in self.pass_options.overrides)]
+        return any(scheme.weight.bits == 4 for scheme in schemes)
+
+    def with_overrides(self, overrides: Sequence[Override]) -> Options:
+        """The same, with other overrides."""
+        pass_options = replace(self.pass_options, overrides=tuple(overrides))
+        return replace(self, pass_options=pass_options, manager=pass_manager(pass_options))
+
+
+def parse_options(
+    *,
+    scheme: str,
+    group_size: int,
+    symmetric: bool,
+    overrides: Sequence[str],
+    passes: Sequence[str],
+    dump: str | Path | None,
+    targets: Sequence[str],
+    isa: Sequence[str] | None,
+    max_step_tokens: int,
+    seed: int,
+    kv_dtype: str | None,
+    shard_bytes: int,
+) -> Options:
+    """Raises OptionError for what is not allowed."""
+
+    def grouped(text: str) -> int | None:
+        """8-bit weights are per channel unless their own suffix gives them groups."""
+        return group_size if text.strip().upper().startswith("W4") else None
+
+    parsed = parse_scheme(scheme, group_size=grouped(scheme), asymmetric=not symmetric)
+    rules = tuple(parse_override(text, group_size=grouped(text.rpartition("=")[2]), asymmetric=not symmetric) for text in overrides)
+    if not targets:
+        raise OptionError("targets is empty; give at least one, such as 'cpu'.")
+    for name in targets:
+        get_target(name).resolve_levels(isa or ())
+    if group_size not in GROUP_SIZES:
+        raise OptionError(f"group_size is {group_size}; allowed are {', '.join(map(str, GROUP_SIZES))}.")
+    pass_options = PassOptions(scheme=parsed, overrides=rules, target=targets[0], user_passes=tuple(passes))
+    if not 1 <= max_step_tokens <= 8192:
+        raise OptionError(f"max_step_tokens is {max_step_tokens}; allowed are 1 to 8192.")
+    if kv_dtype is not None and kv_dtype not in _KV_DTYPES:
+        raise OptionError(f"kv_dtype is {kv_dtype!r}; allowed are {', '.join(_KV_DTYPES)}.")
+    cache = kv_dtype or ("f32" if parsed.name == "FP32" else "f16")
+    texts = {
+        "scheme": str(parsed),
+        "overrides": " ".join(rule.text for rule in rules),
+        "passes": " ".join(passes),
+        "targets": " ".join(targets),
+        "isa": " ".join(isa) if isa else "all",
+        "kv_dtype": cache,
+        "max_step_tokens": str(max_step_tokens),
+    }
+    return Options(
+        scheme=parsed,
+        manager=pass_manager(pass_options),
+        pass_options=pass_options,
+        dump=None if dump is None else Path(dump),
+        targets=tuple(targets),
+        levels=tuple(isa or ()),
+        max_step_tokens=max_step_tokens,
+        kv_dtype=_KV_DTYPES[cache],
+        seed=seed,
+        shard_bytes=shard_bytes,
+        texts=texts,
+        label=str(parsed),
+    )
