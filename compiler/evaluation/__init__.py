@@ -1,0 +1,1 @@
+"""Evaluation against the original checkpoint, in float32 by torch."""
