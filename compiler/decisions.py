@@ -32,7 +32,9 @@ def layer_name(parameter: str) -> str:
 
 def scheme_text(fmt: WeightFormat) -> str:
     """A name for a format that no precision pass decided on."""
-    return {32: "FP32", 16: "BF16", 8: "W8A16", 4: "W4A16"}[fmt.bits]
+    if not fmt.quantized:
+        return {32: "FP32", 16: "BF16"}[fmt.bits]
+    return str(Scheme(f"W{fmt.bits}A16", fmt, "f32"))
 
 
 def make_decisions(

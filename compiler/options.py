@@ -10,7 +10,7 @@ from mixplan.passes.base import PassOptions
 from mixplan.passes.manager import PassManager
 from mixplan.passes.pipeline import pass_manager
 from mixplan.passes.precision.overrides import Override, parse_override
-from mixplan.passes.precision.schemes import Scheme, parse_scheme
+from mixplan.passes.precision.schemes import Scheme, default_group, parse_scheme
 from mixplan.runtime.dtypes import DType
 from mixplan.runtime.errors import OptionError
 from mixplan.runtime.formats import GROUP_SIZES
@@ -39,10 +39,10 @@ class Options:
     label: str
 
     @property
-    def four_bits(self) -> bool:
+    def few_bits(self) -> bool:
         """Whether a layer may get 4 bits, so that calibration pays."""
         schemes = [self.scheme, *(rule.scheme for rule in self.pass_options.overrides)]
-        return any(scheme.weight.bits == 4 for scheme in schemes)
+        return any(scheme.weight.bits < 8 for scheme in schemes)
 
     def with_overrides(self, overrides: Sequence[Override]) -> Options:
         """The same, with other overrides."""
@@ -67,12 +67,11 @@ def parse_options(
 ) -> Options:
     """Raises OptionError for what is not allowed."""
 
-    def grouped(text: str) -> int | None:
-        """8-bit weights are per channel unless their own suffix gives them groups."""
-        return group_size if text.strip().upper().startswith("W4") else None
+    def group_of(text: str) -> int | None:
+        return default_group(text, group_size)
 
-    parsed = parse_scheme(scheme, group_size=grouped(scheme), asymmetric=not symmetric)
-    rules = tuple(parse_override(text, group_size=grouped(text.rpartition("=")[2]), asymmetric=not symmetric) for text in overrides)
+    parsed = parse_scheme(scheme, group_size=group_of(scheme), asymmetric=not symmetric)
+    rules = tuple(parse_override(text, group_size=group_of(text.rpartition("=")[2]), asymmetric=not symmetric) for text in overrides)
     if not targets:
         raise OptionError("targets is empty; give at least one, such as 'cpu'.")
     for name in targets:

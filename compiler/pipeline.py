@@ -53,11 +53,11 @@ def compile(  # noqa: A001 - the package's verb
 ) -> CompileReport:
     """Compile a checkpoint (a Hugging Face directory, a GGUF file, an nn.Module in memory) into the plan directory `output`.
 
-    scheme: FP32, BF16, W8A16, W8A8, W4A16 or W4A8, with a suffix if wanted (W8A8:g64,asym). group_size and symmetric are for schemes that
-    do not say; 8-bit weights are per channel unless a suffix gives them groups. overrides: "LAYER=SCHEME" or "re:PATTERN=SCHEME"; an
-    exact name beats a pattern, the last one given wins. passes: "module:function@after=NAME". targets: in order of preference; what none
-    of them runs goes to the reference device. isa: levels to build, all by default. kv_dtype: "f32" or "f16"; by default f32 for FP32,
-    else f16. progress(stage, fraction) is called now and then.
+    scheme: FP32, BF16 or W{8,6,5,4,3,2}A{16,8}, with suffixes if wanted (W8A8:g64,asym, W3A16:nl,s8). group_size and symmetric are for
+    schemes that do not say; 8-bit weights are per channel unless a suffix gives them groups. overrides: "LAYER=SCHEME" or
+    "re:PATTERN=SCHEME"; an exact name beats a pattern, the last one given wins. passes: "module:function@after=NAME". targets: in order
+    of preference; what none of them runs goes to the reference device. isa: levels to build, all by default. kv_dtype: "f32" or "f16";
+    by default f32 for FP32, else f16. progress(stage, fraction) is called now and then.
 
     The plan appears whole or not at all. Options are checked before the checkpoint is opened, overrides against the model's layers before
     weights are read or kernels compiled. Raises CheckpointError, UnsupportedError (naming node, op and source line), OptionError,
@@ -100,7 +100,7 @@ def compile(  # noqa: A001 - the package's verb
 def _compile(captured: Captured, root: Path, options: Options, clock: Clock) -> CompileReport:
     # Before the passes, which change the graph in place.
     notes: list[str] = []
-    moments = clock.run("calibrate", lambda: _calibrate(captured, notes)) if options.four_bits else {}
+    moments = clock.run("calibrate", lambda: _calibrate(captured, notes)) if options.few_bits else {}
     constants = Constants(captured.weights, moments)
     draft = make_draft(captured, constants, options, clock)
     clock.beside("sources")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["DType", "bf16_to_f32", "f32_to_bf16"]
+__all__ = ["DTYPE_OF_NUMPY", "DType", "bf16_to_f32", "f32_to_bf16"]
 
 
 class DType(StrEnum):
@@ -54,6 +54,8 @@ _NUMPY: dict[DType, np.dtype[Any]] = {
     DType.u8: np.dtype("u1"),
     DType.bool: np.dtype("?"),
 }
+DTYPE_OF_NUMPY: dict[np.dtype[Any], DType] = {held: dtype for dtype, held in _NUMPY.items()}
+"""The dtype that a numpy array of a plan's value has; uint16 is bf16."""
 _SAFETENSORS = {
     DType.f32: "F32",
     DType.f16: "F16",

@@ -1,13 +1,18 @@
-"""How a weight is stored: the four packed formats, and what each costs in bits.
+"""How a weight is stored: the packed formats, and what each costs in bits.
 
-| name | bits | scales | zero points |
-|---|---|---|---|
-| f32  | 32 | none | none |
-| bf16 | 16 | none | none |
-| i8   | 8  | per output row (f32), or per group of input columns (f16) | u8 where asymmetric, else 128 |
-| i4   | 4  | per group of input columns (f16) | u8 where asymmetric, else 8 |
+| name | bits | a code stands for |
+|---|---|---|
+| f32, bf16 | 32, 16 | itself |
+| i8 i6 i5 i4 i3 i2 | 8 to 2 | code - zero: evenly spaced numbers |
+| n5 n4 n3 n2 | 5 to 2 | an entry of the width's fixed codebook (`codebooks.py`), denser near zero as weights are |
 
-A quantized weight is `scale * (code - zero)`, with unsigned codes. The byte layout is in `packing.py`.
+A quantized weight is `scale * (code - zero)`, or `scale * codebook[code]`, with unsigned codes.
+
+Scales are one for each output row (8 bits only, f32), or one for each group of 32, 64 or 128 input columns: f16, f32, or i8, which is
+"two-level": a signed byte for each group, times one bf16 for the output row. Symmetric formats have the middle code as their zero.
+Asymmetric ones store for each scale a zero point (u8), or, where `zero_dtype` is f16, a minimum m: `scale * code + m`.
+
+The byte layout is in `packing.py`.
 """
 
 from __future__ import annotations
@@ -17,20 +22,28 @@ from dataclasses import dataclass
 from mixplan.runtime.dtypes import DType
 from mixplan.runtime.errors import OptionError
 
-__all__ = ["BF16", "F32", "FORMAT_NAMES", "GROUP_SIZES", "LANES", "WeightFormat", "ceil_div", "round_up"]
+__all__ = ["BF16", "F32", "FORMAT_NAMES", "GROUP_SIZES", "LANES", "NONUNIFORM_BITS", "UNIT", "WeightFormat", "ceil_div", "round_up"]
 
 LANES = 16
 """Output rows that one packed block interleaves: one 512-bit vector of f32."""
 
+UNIT = 32
+"""Columns that are packed together in the formats of 8 bits and fewer."""
+
 GROUP_SIZES = (32, 64, 128)
 """Input columns that may share a scale."""
 
-FORMAT_NAMES = ("f32", "bf16", "i8", "i4")
+NONUNIFORM_BITS = (5, 4, 3, 2)
+"""Widths that have a codebook. At 6 bits it would gain nothing over even spacing."""
+
+_UNIFORM = {32: "f32", 16: "bf16", 8: "i8", 6: "i6", 5: "i5", 4: "i4", 3: "i3", 2: "i2"}
+_KIND_OF_NAME = {name: (bits, False) for bits, name in _UNIFORM.items()} | {f"n{bits}": (bits, True) for bits in NONUNIFORM_BITS}
+
+FORMAT_NAMES = tuple(_KIND_OF_NAME)
 """Names that the `format` attribute of a plan's node may take."""
 
-_NAME_OF_BITS = {32: "f32", 16: "bf16", 8: "i8", 4: "i4"}
-_BITS_OF_NAME = {name: bits for bits, name in _NAME_OF_BITS.items()}
-_COLUMN_MULTIPLE = {32: 1, 16: 2, 8: 32}
+_COLUMN_MULTIPLE = {32: 1, 16: 2}
+_SCALES_PER_GROUP = (DType.f16, DType.f32, DType.i8)
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -54,31 +67,46 @@ class WeightFormat:
     group_size: int = 0
     symmetric: bool = True
     scale_dtype: DType = DType.f32
+    nonuniform: bool = False
+    zero_dtype: DType = DType.u8
 
     def __post_init__(self) -> None:
-        if self.bits not in _NAME_OF_BITS:
-            raise OptionError(f"A weight format of {self.bits} bits is not known; allowed: {sorted(_NAME_OF_BITS)}.")
-        allowed = {8: (0, *GROUP_SIZES), 4: GROUP_SIZES}.get(self.bits, (0,))
+        if self.bits not in _UNIFORM:
+            raise OptionError(f"A weight format of {self.bits} bits is not known; allowed: {sorted(_UNIFORM)}.")
+        if self.nonuniform and self.bits not in NONUNIFORM_BITS:
+            raise OptionError(f"There is no codebook of {self.bits} bits; nonuniform formats have {min(NONUNIFORM_BITS)} to 5.")
+        allowed = (0,) if not self.quantized else (0, *GROUP_SIZES) if self.bits == 8 else GROUP_SIZES
         if self.group_size not in allowed:
             raise OptionError(f"Format {self.name} with group_size {self.group_size} is not supported; allowed: {list(allowed)}.")
-        if not self.quantized and not self.symmetric:
+        if not self.symmetric and (self.nonuniform or not self.quantized):
             raise OptionError(f"Format {self.name} has no zero points, so it cannot be asymmetric.")
-        expected = DType.f16 if self.group_size else DType.f32
-        if self.scale_dtype is not expected:
+        self._check_dtypes()
+
+    def _check_dtypes(self) -> None:
+        allowed = _SCALES_PER_GROUP if self.group_size else (DType.f32,)
+        if self.scale_dtype not in allowed:
             kind = "per group" if self.group_size else "per channel"
-            raise OptionError(f"Scales {kind} are held as {expected.value}, not {self.scale_dtype.value}.")
+            names = ", ".join(dtype.value for dtype in allowed)
+            raise OptionError(f"Scales {kind} are not held as {self.scale_dtype.value}; allowed: {names}.")
+        zeros = (DType.u8,) if self.symmetric else (DType.u8, DType.f16)
+        if self.zero_dtype not in zeros:
+            kind = "Symmetric formats store no zero points" if self.symmetric else "Zero points are u8, or f16 minima"
+            raise OptionError(f"{kind}; zero_dtype {self.zero_dtype.value} is not supported.")
 
     @classmethod
-    def of(cls, name: str, group_size: int = 0, symmetric: bool = True) -> WeightFormat:
-        """The format called `name` ("f32", "bf16", "i8", "i4"), with the scale dtype that its granularity implies."""
-        if name not in _BITS_OF_NAME:
+    def of(
+        cls, name: str, group_size: int = 0, symmetric: bool = True, scale_dtype: DType | None = None, zero_dtype: DType = DType.u8
+    ) -> WeightFormat:
+        """The format called `name` (one of FORMAT_NAMES); scales are f16 per group and f32 per channel where nothing is said."""
+        if name not in _KIND_OF_NAME:
             raise OptionError(f"Weight format {name!r} is not known; allowed: {', '.join(FORMAT_NAMES)}.")
-        return cls(_BITS_OF_NAME[name], group_size, symmetric, DType.f16 if group_size else DType.f32)
+        bits, nonuniform = _KIND_OF_NAME[name]
+        return cls(bits, group_size, symmetric, scale_dtype or (DType.f16 if group_size else DType.f32), nonuniform, zero_dtype)
 
     @property
     def name(self) -> str:
         """The name that stands in a plan's `format` attribute."""
-        return _NAME_OF_BITS[self.bits]
+        return f"n{self.bits}" if self.nonuniform else _UNIFORM[self.bits]
 
     @property
     def quantized(self) -> bool:
@@ -92,12 +120,22 @@ class WeightFormat:
 
     @property
     def zero_point(self) -> int:
-        """The code that stands for 0 where zero points are not stored: 128 or 8."""
+        """The code that stands for 0 where zero points are not stored: the middle one. Nonuniform formats have no such code."""
         return self.levels // 2
+
+    @property
+    def two_level(self) -> bool:
+        """Whether a group's scale is a byte times its row's scale."""
+        return self.scale_dtype is DType.i8
+
+    @property
+    def has_minimum(self) -> bool:
+        """Whether groups have a minimum in place of a zero point."""
+        return not self.symmetric and self.zero_dtype is DType.f16
 
     def padded_columns(self, columns: int) -> int:
         """Columns in storage: to a multiple of the group, of 32 (i8 per channel) or of 2 (bf16)."""
-        return round_up(columns, self.group_size or _COLUMN_MULTIPLE[self.bits])
+        return round_up(columns, self.group_size or _COLUMN_MULTIPLE.get(self.bits, UNIT))
 
     def groups(self, columns: int) -> int:
         """Scales for each output row: 0 where there are none."""
@@ -107,8 +145,9 @@ class WeightFormat:
 
     def total_bits(self, rows: int, columns: int) -> int:
         """Bits of a weight [rows, columns] with its scales and zero points, padding not counted."""
-        per_group = 8 * self.scale_dtype.itemsize + (0 if self.symmetric else 8)
-        return rows * (columns * self.bits + self.groups(columns) * per_group)
+        per_group = 8 * self.scale_dtype.itemsize + (0 if self.symmetric else 8 * self.zero_dtype.itemsize)
+        per_row = 16 if self.two_level else 0
+        return rows * (columns * self.bits + self.groups(columns) * per_group + per_row)
 
     def effective_bits(self, rows: int, columns: int) -> float:
         """Bits per weight, scales and zero points counted in."""

@@ -9,12 +9,14 @@ blocks:
 | weight, f32  | f32  | [B, K, 16]          | w[16b + lane, k] |
 | weight, bf16 | bf16 | [B, Kp/2, 16, 2]    | w[16b + lane, 2c + j] |
 | weight, i8   | u8   | [B, Kp/4, 16, 4]    | code[16b + lane, 4c + j] |
-| weight, i4   | u8   | [B, Kp/8, 16, 4]    | code[.., 8c + j] in the low nibble, code[.., 8c + 4 + j] in the high one |
-| scales       | f16 per group, f32 per channel | [B, G, 16] | scale[16b + lane, g] |
-| zeros        | u8   | [B, G, 16]          | zero point, only where asymmetric |
+| weight, 2 to 6 bits | u8 | [B, Kp/32 * bits, 16, 4] | planes of the code's bits, see `planes.py` |
+| scales       | f16 or f32 | [B, G, 16]    | scale[16b + lane, g] |
+| scales, two-level | i8 | [B, 2 + G, 16]   | low and high byte of row[16b + lane], a bf16; then byte[16b + lane, g] |
+| zeros        | u8 or f16 | [B, G, 16]     | zero point or minimum, only where asymmetric |
 
-Kp is `WeightFormat.padded_columns(K)`, G `WeightFormat.groups(K)`. Padding dequantizes to 0: padded codes equal the zero point, padded
-rows have scale 0. bf16 is held in numpy as uint16 bit patterns.
+Kp is `WeightFormat.padded_columns(K)`, G `WeightFormat.groups(K)`. Padding rows dequantize to 0, having scale 0 (and minimum 0). What
+padding columns dequantize to is 0 where a code can stand for it, else anything finite: activations are 0 there. bf16 is held in numpy as
+uint16 bit patterns. For 4 bits the planes come to: code[.., 8c + j] in the low nibble of row c, code[.., 8c + 4 + j] in the high one.
 
 A gated weight alternates gate and up blocks (`interleave_gated`); experts follow one another on the first axis (`concat_experts`).
 """
@@ -28,13 +30,17 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from mixplan.runtime.codebooks import CODEBOOKS
 from mixplan.runtime.dtypes import DType, bf16_to_f32, f32_to_bf16
 from mixplan.runtime.errors import InternalError
-from mixplan.runtime.formats import LANES, WeightFormat, ceil_div, round_up
+from mixplan.runtime.formats import LANES, UNIT, WeightFormat, ceil_div, round_up
+from mixplan.runtime.planes import join_planes, split_planes
+from mixplan.runtime.two_level import join_scales, split_scales
 
 __all__ = [
     "Packed",
     "Quantized",
+    "code_values",
     "concat_experts",
     "dequantize",
     "interleave_gated",
@@ -54,11 +60,14 @@ Packed: TypeAlias = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Quantized:
-    """Rows of a quantized weight: codes u8 [n, K], scales [n, G], zeros u8 [n, G] (None where symmetric)."""
+    """Rows of a quantized weight: codes u8 [n, K], scales [n, G], zeros [n, G] (u8, or f16 or f32 minima; None where symmetric).
+
+    Two-level scales are given as f32 that are exactly a bf16 of the row times whole numbers from -127 to 127; packing finds both again.
+    """
 
     codes: NDArray[np.uint8]
     scales: NDArray[Any]
-    zeros: NDArray[np.uint8] | None = None
+    zeros: NDArray[Any] | None = None
 
 
 def packed_layout(fmt: WeightFormat, rows: int, columns: int, copies: int = 1) -> dict[str, tuple[DType, tuple[int, ...]]]:
@@ -71,13 +80,13 @@ def packed_layout(fmt: WeightFormat, rows: int, columns: int, copies: int = 1) -
     if not fmt.quantized:
         shape = (blocks, width, LANES) if fmt.bits == 32 else (blocks, width // 2, LANES, 2)
         return {"weight": (DType.f32 if fmt.bits == 32 else DType.bf16, shape)}
-    per_word = 32 // fmt.bits
+    groups = fmt.groups(columns)
     layout = {
-        "weight": (DType.u8, (blocks, width // per_word, LANES, 4)),
-        "scales": (fmt.scale_dtype, (blocks, fmt.groups(columns), LANES)),
+        "weight": (DType.u8, (blocks, width // UNIT * fmt.bits, LANES, 4)),
+        "scales": (fmt.scale_dtype, (blocks, groups + 2 if fmt.two_level else groups, LANES)),
     }
     if not fmt.symmetric:
-        layout["zeros"] = (DType.u8, (blocks, fmt.groups(columns), LANES))
+        layout["zeros"] = (fmt.zero_dtype, (blocks, groups, LANES))
     return layout
 
 
@@ -87,7 +96,9 @@ def pack(fmt: WeightFormat, rows: NDArray[np.float32] | Quantized) -> Packed:
     Pads n to whole blocks, so every chunk of a streamed weight but the last must be a multiple of 16 rows.
     """
     if fmt.quantized != isinstance(rows, Quantized):
-        raise InternalError(f"Packing {fmt.name} got {type(rows).__name__}; i8 and i4 take Quantized, f32 and bf16 take an f32 array.")
+        raise InternalError(
+            f"Packing {fmt.name} got {type(rows).__name__}; formats of 8 bits and fewer take Quantized, f32 and bf16 take an f32 array."
+        )
     if isinstance(rows, Quantized):
         return _pack_quantized(fmt, rows)
     n, k = rows.shape
@@ -106,16 +117,14 @@ def _pack_quantized(fmt: WeightFormat, rows: Quantized) -> Packed:
     padded, width = round_up(n, LANES), fmt.padded_columns(k)
     codes = _padded(rows.codes, padded, width, fill=fmt.zero_point)
     if rows.zeros is not None and width > k:
-        codes[:n, k:] = rows.zeros[:, -1:]
-    out: Packed = {}
-    if fmt.bits == 8:
-        out["weight"] = _lanes_last(codes, 4)
-    else:
-        halves = codes.reshape(padded, width // 8, 2, 4)
-        out["weight"] = _lanes_last((halves[:, :, 0] | (halves[:, :, 1] << 4)).reshape(padded, width // 2), 4)
-    out["scales"] = _lanes_last(_padded(rows.scales.astype(fmt.scale_dtype.numpy), padded, groups), 1)[..., 0]
+        codes[:n, k:] = 0 if fmt.has_minimum else rows.zeros[:, -1:]
+    planes = split_planes(codes, fmt.bits)
+    out: Packed = {"weight": _lanes_last(planes.reshape(padded, -1), 4)}
+    scales = split_scales(rows.scales) if fmt.two_level else rows.scales.astype(fmt.scale_dtype.numpy)
+    out["scales"] = _lanes_last(_padded(scales, padded, scales.shape[1]), 1)[..., 0]
     if rows.zeros is not None:
-        out["zeros"] = _lanes_last(_padded(rows.zeros, padded, groups, fill=fmt.zero_point), 1)[..., 0]
+        stored, fill = rows.zeros.astype(fmt.zero_dtype.numpy), 0 if fmt.has_minimum else fmt.zero_point
+        out["zeros"] = _lanes_last(_padded(stored, padded, groups, fill=fill), 1)[..., 0]
     return out
 
 
@@ -141,32 +150,45 @@ def _rows_first(x: NDArray[Any]) -> NDArray[Any]:
 
 
 def unpack_codes(fmt: WeightFormat, packed: Mapping[str, NDArray[Any]]) -> Quantized:
-    """The padded rows of a quantized weight: codes u8 [16B, Kp], scales f32 [16B, G], zeros u8 [16B, G] (filled in where symmetric)."""
+    """The padded rows of a quantized weight: codes u8 [16B, Kp], scales f32 [16B, G], zeros [16B, G]: u8, or f32 minima.
+
+    Zeros are filled in where symmetric; nonuniform formats have none.
+    """
     codes = _rows_first(packed["weight"])
-    if fmt.bits == 4:
-        rows, width = codes.shape
-        words = codes.reshape(rows, width // 4, 1, 4)
-        codes = np.concatenate([words & 15, words >> 4], axis=2).reshape(rows, 2 * width)
-    scales = _rows_first(packed["scales"][..., None]).astype(np.float32)
-    zeros = np.full(scales.shape, fmt.zero_point, np.uint8) if fmt.symmetric else _rows_first(packed["zeros"][..., None])
-    return Quantized(codes, scales, zeros)
+    codes = join_planes(codes.reshape(*codes.shape[:1], codes.shape[1] // 4, 4), fmt.bits)
+    stored = _rows_first(packed["scales"][..., None])
+    scales = join_scales(stored) if fmt.two_level else stored.astype(np.float32)
+    if not fmt.symmetric:
+        zeros = _rows_first(packed["zeros"][..., None])
+        return Quantized(codes, scales, zeros.astype(np.float32) if fmt.has_minimum else zeros)
+    return Quantized(codes, scales, None if fmt.nonuniform else np.full(scales.shape, fmt.zero_point, np.uint8))
+
+
+def code_values(fmt: WeightFormat, codes: NDArray[np.uint8]) -> NDArray[np.uint8] | NDArray[np.int8]:
+    """The integers that a format's codes multiply with: the codes, or their codebook's entries."""
+    return CODEBOOKS[fmt.bits][codes] if fmt.nonuniform else codes
 
 
 def dequantize(fmt: WeightFormat, rows: Quantized) -> NDArray[np.float32]:
-    """scale * (code - zero), f32 [n, K]. Rounded once: a difference of codes is a small integer."""
+    """scale * (code - zero), f32 [n, K], rounded once, as a difference of codes is a small integer; or scale * code + minimum."""
     n, k = rows.codes.shape
-    zeros = np.full(rows.scales.shape, fmt.zero_point, np.uint8) if rows.zeros is None else rows.zeros
-    out = rows.codes.astype(np.float32)
+    zeros = rows.zeros
+    if zeros is None and not fmt.nonuniform:
+        zeros = np.full(rows.scales.shape, fmt.zero_point, np.uint8)
+    out = code_values(fmt, rows.codes).astype(np.float32)
     group = fmt.group_size or k
     whole = k // group * group
     # Views into `out`: splitting one axis of an array never copies.
     parts = [(out[:, :whole].reshape(n, whole // group, group), slice(0, whole // group))]
     if k > whole:
         parts.append((out[:, None, whole:], slice(whole // group, None)))
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         for part, groups in parts:
-            part -= zeros[:, groups, None].astype(np.float32)
+            if zeros is not None and not fmt.has_minimum:
+                part -= zeros[:, groups, None].astype(np.float32)
             part *= rows.scales[:, groups, None].astype(np.float32)
+            if zeros is not None and fmt.has_minimum:
+                part += zeros[:, groups, None].astype(np.float32)
     return out
 
 

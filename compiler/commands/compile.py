@@ -16,8 +16,14 @@ __all__ = ["compile_command"]
 @click.command(name="compile")
 @click.argument("model")
 @click.option("-o", "--output", required=True, metavar="OUT.plan", help="The plan's directory, made anew.")
-@click.option("--scheme", default="W4A8", show_default=True, help="FP32, BF16, W8A16, W8A8, W4A16 or W4A8, for the whole model.")
-@click.option("--group-size", type=int, default=32, show_default=True, help="Weights that share a scale in 4-bit schemes: 32, 64 or 128.")
+@click.option("--scheme", default="W4A8", show_default=True, help="FP32, BF16 or W{8,6,5,4,3,2}A{16,8}, for the whole model.")
+@click.option(
+    "--group-size",
+    type=int,
+    default=32,
+    show_default=True,
+    help="Weights that share a scale in schemes of fewer than 8 bits: 32, 64 or 128.",
+)
 @click.option("--asymmetric", is_flag=True, help="Quantized weights with a zero point for each scale.")
 @click.option(
     "--override",

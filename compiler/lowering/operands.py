@@ -56,7 +56,7 @@ class PackedWeight:
         """Equal keys have equal bytes."""
         fmt = self.format
         names = "+".join(p.key for p in self.pieces)
-        return f"{self.layout}|{names}|{fmt.name}|{fmt.group_size}|{fmt.symmetric}"
+        return f"{self.layout}|{names}|{fmt.name}|{fmt.group_size}|{fmt.symmetric}|{fmt.scale_dtype}|{fmt.zero_dtype}"
 
     @property
     def copies(self) -> int:

@@ -5,24 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from mixplan.runtime.dtypes import DType
 from mixplan.runtime.errors import OptionError
-from mixplan.runtime.formats import GROUP_SIZES, WeightFormat
+from mixplan.runtime.formats import WeightFormat
 
-__all__ = ["SCHEME_NAMES", "Activation", "Scheme", "parse_scheme"]
+__all__ = ["SCHEME_NAMES", "Activation", "Scheme", "default_group", "parse_scheme"]
 
 Activation: TypeAlias = Literal["f32", "bf16", "i8"]
 _DEFAULT_GROUP = 128
+_WIDTHS = (2, 3, 4, 5, 6, 8)
 
-# name: weight format, activation format. Weights of 4 bits are grouped; of 8 bits per channel unless a group size is given.
-_TABLE: dict[str, tuple[str, Activation]] = {
-    "FP32": ("f32", "f32"),
-    "BF16": ("bf16", "bf16"),
-    "W8A16": ("i8", "f32"),
-    "W8A8": ("i8", "i8"),
-    "W4A16": ("i4", "f32"),
-    "W4A8": ("i4", "i8"),
-}
+# name: weight bits, activation format. Weights of fewer than 8 bits are grouped; of 8 bits per channel unless a group size is given.
+_TABLE: dict[str, tuple[int, Activation]] = {"FP32": (32, "f32"), "BF16": (16, "bf16")}
+_TABLE |= {f"W{bits}A{act}": (bits, "i8" if act == 8 else "f32") for bits in reversed(_WIDTHS) for act in (16, 8)}
 SCHEME_NAMES = tuple(_TABLE)
+
+_SCALES = {"s8": DType.i8, "s16": DType.f16, "s32": DType.f32}
+_SCALE_TEXTS = {dtype: text for text, dtype in _SCALES.items()}
+_SUFFIXES = "g32, g64, g128, sym, asym, min, nl, s8, s16, s32"
+_SUFFIX_HELP = "Group size, zero points, codebook and scales follow a colon, as in W4A8:g64,asym or W3A16:g32,nl,s8."
 
 
 @dataclass(frozen=True)
@@ -40,43 +41,66 @@ class Scheme:
 
     def __str__(self) -> str:
         """The spelling that `parse_scheme` reads back."""
-        parts = []
-        if self.weight.group_size:
-            parts.append(f"g{self.weight.group_size}")
-        if self.weight.quantized and not self.weight.symmetric:
-            parts.append("asym")
+        fmt, parts = self.weight, []
+        if fmt.group_size:
+            parts.append(f"g{fmt.group_size}")
+        if not fmt.symmetric:
+            parts.append("min" if fmt.has_minimum else "asym")
+        if fmt.nonuniform:
+            parts.append("nl")
+        if fmt.group_size and fmt.scale_dtype is not DType.f16:
+            parts.append(_SCALE_TEXTS[fmt.scale_dtype])
         return self.name + (":" + ",".join(parts) if parts else "")
 
 
-def parse_scheme(text: str, *, group_size: int | None = None, asymmetric: bool | None = None) -> Scheme:
-    """Read "W4A16", "w4a8:g64,asym", "W8A8:sym"; the keywords are defaults for what the text leaves open.
+def default_group(text: str, group_size: int) -> int | None:
+    """The group size that a compile's option gives to a scheme which says none: 8-bit weights only have groups that they ask for."""
+    name = text.strip().partition(":")[0].upper()
+    return group_size if name in _TABLE and _TABLE[name][0] < 8 else None
 
-    For schemes without scales (FP32, BF16) the keywords mean nothing and are ignored, so that one command line can mix schemes.
-    Raises OptionError for an unknown name, suffix, or group size.
+
+def parse_scheme(text: str, *, group_size: int | None = None, asymmetric: bool | None = None) -> Scheme:
+    """Read "W4A16", "w4a8:g64,asym", "W8A8:sym", "W3A16:g32,nl,s8"; the keywords are defaults for what the text leaves open.
+
+    Suffixes: gN is the group size; sym, asym (zero points) or min (an f16 minimum for each group); nl takes the width's codebook; s8, s16
+    and s32 are scales in two levels, f16 and f32. For schemes without scales (FP32, BF16) the keywords mean nothing and are ignored, so
+    that one command line can mix schemes; so is `asymmetric` for a codebook. Raises OptionError for an unknown name or suffix, or for what
+    has no storage format.
     """
     name, _, suffix = text.strip().partition(":")
     name = name.upper()
     if name not in _TABLE:
         raise OptionError(f"Scheme {text!r} is not known; allowed: {', '.join(SCHEME_NAMES)}.", hint=_SUFFIX_HELP)
-    weight, activation = _TABLE[name]
-    symmetric = None if asymmetric is None else not asymmetric
-    quantized = weight in ("i8", "i4")
+    bits, activation = _TABLE[name]
+    zeros: str | None = None
+    nonuniform, scales = False, None
     for part in filter(None, (piece.strip().lower() for piece in suffix.split(","))):
-        if not quantized:
+        if bits > 8:
             raise OptionError(f"Scheme {text!r}: {name} has no scales, so {part!r} means nothing.")
-        if part in ("asym", "sym"):
-            symmetric = part == "sym"
+        if part in ("asym", "sym", "min"):
+            zeros = part
+        elif part == "nl":
+            nonuniform = True
+        elif part in _SCALES:
+            scales = _SCALES[part]
         elif part.startswith("g") and part[1:].isdigit():
             group_size = int(part[1:])
         else:
-            raise OptionError(f"Scheme {text!r}: suffix {part!r} is not known; allowed: g32, g64, g128, sym, asym.", hint=_SUFFIX_HELP)
-    if not quantized:
-        return Scheme(name, WeightFormat.of(weight), activation)
-    group = group_size if group_size is not None else (_DEFAULT_GROUP if weight == "i4" else 0)
-    if group not in ((0, *GROUP_SIZES) if weight == "i8" else GROUP_SIZES):
-        allowed = ", ".join(map(str, GROUP_SIZES)) + (", or 0 for per-channel" if weight == "i8" else "")
-        raise OptionError(f"Scheme {text!r}: group_size {group} is not supported; allowed: {allowed}.")
-    return Scheme(name, WeightFormat.of(weight, group, symmetric is not False), activation)
-
-
-_SUFFIX_HELP = "Group size and zero points follow a colon, as in W4A8:g64,asym."
+            raise OptionError(f"Scheme {text!r}: suffix {part!r} is not known; allowed: {_SUFFIXES}.", hint=_SUFFIX_HELP)
+    if bits > 8:
+        return Scheme(name, WeightFormat(bits), activation)
+    if zeros is None:
+        zeros = "asym" if asymmetric and not nonuniform else "sym"
+    group = group_size if group_size is not None else (_DEFAULT_GROUP if bits < 8 else 0)
+    try:
+        fmt = WeightFormat(
+            bits,
+            group,
+            zeros == "sym",
+            scales or (DType.f16 if group else DType.f32),
+            nonuniform,
+            DType.f16 if zeros == "min" else DType.u8,
+        )
+    except OptionError as error:
+        raise OptionError(f"Scheme {text!r}: {error.message}", hint=_SUFFIX_HELP) from None
+    return Scheme(name, fmt, activation)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from mixplan.runtime.dtypes import DType
+from mixplan.runtime.dtypes import DTYPE_OF_NUMPY, DType
 from mixplan.runtime.errors import OptionError, PlanError
 from mixplan.runtime.formats import WeightFormat
 from mixplan.runtime.ops.base import Array, TypedShape
@@ -19,6 +19,7 @@ __all__ = [
     "INTEGERS",
     "NUMBERS",
     "PLAIN",
+    "array_format",
     "check_exact",
     "check_packed",
     "need",
@@ -73,10 +74,10 @@ def only(op: str, declared: Sequence[TypedShape]) -> TypedShape:
     return declared[0]
 
 
-def weight_format(op: str, attrs: CheckedAttrs, zeros: object) -> WeightFormat:
-    """The packed format that the attrs name; asymmetric where zero points are present."""
+def weight_format(op: str, attrs: CheckedAttrs, scales: DType | None, zeros: DType | None) -> WeightFormat:
+    """The packed format that the attrs and the dtypes of scales and zeros name; asymmetric where zeros are present."""
     try:
-        return WeightFormat.of(attrs["format"], attrs["group_size"], zeros is None)
+        return WeightFormat.of(attrs["format"], attrs["group_size"], zeros is None, scales, zeros or DType.u8)
     except OptionError as error:
         raise PlanError(f"Op {op}: {error.message}") from None
 
@@ -88,7 +89,7 @@ def check_packed(
     for key in ("rows", "columns"):
         if attrs[key] < 1:
             raise PlanError(f"Op {op}: attribute {key!r} is {attrs[key]}; it must be at least 1.")
-    fmt = weight_format(op, attrs, zeros)
+    fmt = weight_format(op, attrs, scales and scales[0], zeros and zeros[0])
     layout = packed_layout(fmt, attrs["rows"], attrs["columns"], copies)
     for role, value in (("weight", weight), ("scales", scales), ("zeros", zeros)):
         if (value is not None) != (role in layout):
@@ -97,6 +98,11 @@ def check_packed(
         if role in layout:
             check_exact(op, role, value, *layout[role])
     return fmt
+
+
+def array_format(op: str, attrs: CheckedAttrs, scales: Array | None, zeros: Array | None) -> WeightFormat:
+    """weight_format of arrays."""
+    return weight_format(op, attrs, *(None if a is None else DTYPE_OF_NUMPY[a.dtype] for a in (scales, zeros)))
 
 
 def packed_arrays(weight: Array | None, scales: Array | None, zeros: Array | None) -> Packed:

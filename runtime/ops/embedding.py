@@ -8,7 +8,7 @@ from typing import Any
 from mixplan.runtime.dtypes import DType
 from mixplan.runtime.errors import RequestError
 from mixplan.runtime.ops.base import Array, OpSpec, StepContext, TypedShape
-from mixplan.runtime.ops.checks import INDICES, check_packed, need_dtype, packed_arrays, weight_format
+from mixplan.runtime.ops.checks import INDICES, array_format, check_packed, need_dtype, packed_arrays
 from mixplan.runtime.ops.define import CheckedAttrs, define
 from mixplan.runtime.packing import unpack_rows
 
@@ -27,7 +27,7 @@ def _reference(ctx: StepContext, attrs: CheckedAttrs, inputs: Sequence[Any]) -> 
     # The padding rows of the last block exist, but are no one's embedding.
     if ids.size and (ids.min() < 0 or ids.max() >= rows):
         raise RequestError(f"Op embedding: id {ids.min() if ids.min() < 0 else ids.max()} is out of range; allowed: 0 to {rows - 1}.")
-    fmt = weight_format("embedding", attrs, zeros)
+    fmt = array_format("embedding", attrs, scales, zeros)
     return [unpack_rows(fmt, packed_arrays(weight, scales, zeros), ids.reshape(-1), columns).reshape(*ids.shape, columns)]
 
 

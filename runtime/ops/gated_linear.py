@@ -10,7 +10,7 @@ import numpy as np
 from mixplan.runtime.dtypes import DType
 from mixplan.runtime.ops.activations import activation
 from mixplan.runtime.ops.base import Array, OpSpec, StepContext, TypedShape
-from mixplan.runtime.ops.checks import check_exact, check_packed, packed_arrays, weight_format
+from mixplan.runtime.ops.checks import array_format, check_exact, check_packed, packed_arrays
 from mixplan.runtime.ops.define import CheckedAttrs, define
 from mixplan.runtime.ops.linear import LINEAR_ATTRS, LINEAR_DEFAULTS, check_quantized, leading
 from mixplan.runtime.ops.linear_math import activate_dtype, check_activation_dtype, product, quantized_product
@@ -39,7 +39,7 @@ def _combine(attrs: CheckedAttrs, gate: Array, up: Array, bias: Array | None) ->
 
 def _gated(ctx: StepContext, attrs: CheckedAttrs, inputs: Sequence[Any]) -> Sequence[Array]:
     x, weight, scales, zeros, bias = inputs
-    fmt = weight_format("gated_linear", attrs, zeros)
+    fmt = array_format("gated_linear", attrs, scales, zeros)
     x = activate_dtype(x, attrs["activation_dtype"])
     gate, up = (product(fmt, half, x, attrs["rows"]) for half in split_gated(packed_arrays(weight, scales, zeros)))
     return _combine(attrs, gate, up, bias)
@@ -56,7 +56,7 @@ def _q_infer(inputs: Sequence[TypedShape | None], attrs: CheckedAttrs, declared:
 
 def _gated_q(ctx: StepContext, attrs: CheckedAttrs, inputs: Sequence[Any]) -> Sequence[Array]:
     q, q_scales, q_sums, weight, scales, zeros, bias = inputs
-    fmt = weight_format("gated_linear_q", attrs, zeros)
+    fmt = array_format("gated_linear_q", attrs, scales, zeros)
     halves = split_gated(packed_arrays(weight, scales, zeros))
     gate, up = (quantized_product(fmt, half, q, q_scales, q_sums, attrs["rows"]) for half in halves)
     return _combine(attrs, gate, up, bias)

@@ -11,7 +11,7 @@ from mixplan.runtime.dtypes import DType
 from mixplan.runtime.errors import PlanError, RequestError
 from mixplan.runtime.formats import LANES, ceil_div
 from mixplan.runtime.ops.base import Array, OpSpec, StepContext, TypedShape
-from mixplan.runtime.ops.checks import FLOATS, INDICES, check_exact, check_packed, need_dtype, need_rank, packed_arrays, weight_format
+from mixplan.runtime.ops.checks import FLOATS, INDICES, array_format, check_exact, check_packed, need_dtype, need_rank, packed_arrays
 from mixplan.runtime.ops.define import CheckedAttrs, define
 from mixplan.runtime.ops.linear_math import product
 from mixplan.runtime.ops.shapes import shape_text
@@ -42,7 +42,7 @@ def _reference(ctx: StepContext, attrs: CheckedAttrs, inputs: Sequence[Any]) -> 
     if ids.size and (ids.min() < 0 or ids.max() > experts):
         seen = ids.min() if ids.min() < 0 else ids.max()
         raise RequestError(f"Op grouped_linear: expert {seen} is out of range; allowed: 0 to {experts - 1}, or {experts} for none.")
-    fmt = weight_format("grouped_linear", attrs, zeros)
+    fmt = array_format("grouped_linear", attrs, scales, zeros)
     packed, blocks = packed_arrays(weight, scales, zeros), ceil_div(rows, LANES)
     x = np.broadcast_to(x, (*ids.shape, x.shape[-1]))
     out = np.zeros((*ids.shape, rows), np.float32)

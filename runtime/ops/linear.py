@@ -11,7 +11,7 @@ from mixplan.runtime.dtypes import DType
 from mixplan.runtime.errors import PlanError
 from mixplan.runtime.formats import WeightFormat
 from mixplan.runtime.ops.base import Array, OpSpec, StepContext, TypedShape
-from mixplan.runtime.ops.checks import FLOATS, check_exact, check_packed, need_dtype, packed_arrays, weight_format
+from mixplan.runtime.ops.checks import FLOATS, array_format, check_exact, check_packed, need_dtype, packed_arrays
 from mixplan.runtime.ops.define import CheckedAttrs, define
 from mixplan.runtime.ops.linear_math import activate_dtype, check_activation_dtype, product, quantized_product
 from mixplan.runtime.ops.shapes import shape_text
@@ -34,7 +34,7 @@ def leading(op: str, x: TypedShape | None, columns: int) -> Shape:
 def check_quantized(op: str, inputs: Sequence[TypedShape | None], fmt: WeightFormat, columns: int) -> Shape:
     """The leading dims of activations q i8 [..., Kp], scales f32 [..., G], sums f32 [..., G], checked against the weight's format."""
     if not fmt.quantized:
-        raise PlanError(f"Op {op}: format {fmt.name} cannot be multiplied with int8 activations; allowed: i8, i4.")
+        raise PlanError(f"Op {op}: format {fmt.name} cannot be multiplied with int8 activations; allowed: integer and nonuniform ones.")
     shape = need_dtype(op, "q", inputs[0], (DType.i8,))
     if not shape or shape[-1] != fmt.padded_columns(columns):
         raise PlanError(f"Op {op}: input 'q' has shape {shape_text(shape)}; its last dim must be {fmt.padded_columns(columns)}.")
@@ -65,7 +65,7 @@ def _plus(y: Array, bias: Array | None, residual: Array | None) -> Sequence[Arra
 
 def _linear(ctx: StepContext, attrs: CheckedAttrs, inputs: Sequence[Any]) -> Sequence[Array]:
     x, weight, scales, zeros, bias, residual = inputs
-    fmt = weight_format("linear", attrs, zeros)
+    fmt = array_format("linear", attrs, scales, zeros)
     x = activate_dtype(x, attrs["activation_dtype"])
     return _plus(product(fmt, packed_arrays(weight, scales, zeros), x, attrs["rows"]), bias, residual)
 
@@ -82,7 +82,7 @@ def _linear_q_infer(inputs: Sequence[TypedShape | None], attrs: CheckedAttrs, de
 
 def _linear_q(ctx: StepContext, attrs: CheckedAttrs, inputs: Sequence[Any]) -> Sequence[Array]:
     q, q_scales, q_sums, weight, scales, zeros, bias, residual = inputs
-    fmt = weight_format("linear_q", attrs, zeros)
+    fmt = array_format("linear_q", attrs, scales, zeros)
     return _plus(quantized_product(fmt, packed_arrays(weight, scales, zeros), q, q_scales, q_sums, attrs["rows"]), bias, residual)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from mixplan.runtime.dtypes import bf16_to_f32, f32_to_bf16
 from mixplan.runtime.errors import PlanError
 from mixplan.runtime.formats import LANES, WeightFormat
 from mixplan.runtime.ops.define import CheckedAttrs
-from mixplan.runtime.packing import Packed, slice_blocks, unpack, unpack_codes
+from mixplan.runtime.packing import Packed, code_values, slice_blocks, unpack, unpack_codes
 
 __all__ = ["activate_dtype", "check_activation_dtype", "product", "quantized_product"]
 
@@ -54,7 +55,8 @@ def quantized_product(
 ) -> NDArray[np.float32]:
     """Integer product, f32 [..., rows]: y[n] = sum over groups g of ws[n,g] * (scales[g] * dot(codes[n], q)_g - zero[n,g] * sums[g]).
 
-    q i8 [..., Kp], scales and sums f32 [..., G]. The dots are exact integers; the rest is float64, rounded once.
+    Codes of nonuniform formats are their codebook's entries, with zero 0; a minimum m adds m[n,g] * sums[g]. q i8 [..., Kp], scales and
+    sums f32 [..., G]. The dots are exact integers; the rest is float64, rounded once.
     """
     groups = scales.shape[-1]
     count = scales.size // groups
@@ -64,18 +66,21 @@ def quantized_product(
     with np.errstate(all="ignore"):
         for first, blocks in _stretches(packed):
             weight = unpack_codes(fmt, blocks)
-            assert weight.zeros is not None
-            codes = weight.codes.reshape(weight.codes.shape[0], groups, -1)
+            codes = code_values(fmt, weight.codes).reshape(weight.codes.shape[0], groups, -1)
             y = np.zeros((count, codes.shape[0]))
             for g in range(groups):
-                term = scale[:, g, None] * _exact_dot(flat[:, g], codes[:, g]) - total[:, g, None] * weight.zeros[:, g]
+                term = scale[:, g, None] * _exact_dot(flat[:, g], codes[:, g])
+                if weight.zeros is not None and not fmt.has_minimum:
+                    term -= total[:, g, None] * weight.zeros[:, g]
                 y += term * weight.scales[:, g].astype(np.float64)
+                if weight.zeros is not None and fmt.has_minimum:
+                    y += total[:, g, None] * weight.zeros[:, g].astype(np.float64)
             kept = min(codes.shape[0], rows - first)
             out[:, first : first + kept] = y[:, :kept]
     return out.reshape(*q.shape[:-1], rows)
 
 
-def _exact_dot(a: NDArray[np.int8], b: NDArray[np.uint8]) -> NDArray[np.int64]:
+def _exact_dot(a: NDArray[np.int8], b: NDArray[Any]) -> NDArray[np.int64]:
     """a [M, K] times transposed b [N, K] in exact integers, by float32 products short enough to be exact."""
     out = np.zeros((a.shape[0], b.shape[0]), np.int64)
     for start in range(0, a.shape[1], _EXACT_COLUMNS):

@@ -13,8 +13,9 @@ This page is generated: `python -m mixplan.runtime.ops > docs/reference/ops.md`.
 
 Each op is defined once, in `mixplan/runtime/ops`, by its signature, its shape rule and its numpy reference. `x?` may be left out,
 `xs*` stands for one or more. An attribute with `=` has that default. Axes count from 0 and are never negative. Packed weights are
-described in `mixplan/runtime/packing.py`; ops on them take the attributes `format` (f32, bf16, i8 or i4), `rows`, `columns` (of the
-weight, without padding) and `group_size` (0: one scale for each row), and are asymmetric where `zeros` is given.
+described in `mixplan/runtime/packing.py`; ops on them take the attributes `format` (f32, bf16, i8 to i2, n5 to n2), `rows`, `columns`
+(of the weight, without padding) and `group_size` (0: one scale for each row), and are asymmetric where `zeros` is given. The dtypes
+of `scales` (i8: two-level) and `zeros` (f16: minima) tell the rest.
 """
 
 

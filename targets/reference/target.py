@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mixplan.runtime.formats import FORMAT_NAMES
 from mixplan.runtime.plan import Node, Plan, Region, Value
 from mixplan.targets.base import Capabilities, CompiledRegion, CompileOptions, Support
 
@@ -17,7 +18,7 @@ class ReferenceTarget:
 
     def capabilities(self) -> Capabilities:
         """Everything, slowly."""
-        return Capabilities(self.name, Support(True), formats=("f32", "bf16", "i8", "i4"), activations=("f32", "bf16", "i8"))
+        return Capabilities(self.name, Support(True), formats=FORMAT_NAMES, activations=("f32", "bf16", "i8"))
 
     def resolve_levels(self, wanted: Sequence[str]) -> tuple[str, ...]:
         """None: there is no native code to make."""

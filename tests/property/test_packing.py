@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mixplan.runtime.dtypes import DType, f32_to_bf16
+from mixplan.runtime.codebooks import CODEBOOKS
+from mixplan.runtime.dtypes import DType, bf16_to_f32, f32_to_bf16
 from mixplan.runtime.errors import InternalError, OptionError
 from mixplan.runtime.formats import WeightFormat
 from mixplan.runtime.packing import (
@@ -32,6 +33,17 @@ INTEGER_FORMATS = [
     for group in groups
     for symmetric in (True, False)
 ]
+INTEGER_FORMATS += [WeightFormat.of(name, 32) for name in ("i2", "i3", "i5", "i6", "n2", "n3", "n4", "n5")]
+INTEGER_FORMATS += [
+    WeightFormat.of("i3", 64, False),
+    WeightFormat.of("i6", 128, False),
+    WeightFormat.of("i4", 32, True, DType.f32),
+    WeightFormat.of("n5", 64, True, DType.i8),
+    WeightFormat.of("i8", 32, True, DType.i8),
+    WeightFormat.of("i4", 32, False, DType.i8),
+    WeightFormat.of("i5", 32, False, DType.f16, DType.f16),
+    WeightFormat.of("i2", 32, False, DType.i8, DType.f16),
+]
 sizes = st.tuples(st.integers(1, 70), st.integers(1, 300))
 EXTREMES = np.array([0.0, -0.0, 1.0, -1.0, 3.4e38, -3.4e38, 1e-45, 1e-38, np.inf, -np.inf, np.nan, 2**-133], np.float32)
 
@@ -53,11 +65,25 @@ def quantized_rows(draw, fmt):
     def integers(shape):
         return np.where(rng.random(shape) < 0.3, rng.choice([0, top], shape), rng.integers(0, top + 1, shape)).astype(np.uint8)
 
+    zeros = None if fmt.symmetric else integers((n, groups))
+    if fmt.has_minimum:
+        zeros = rng.standard_normal((n, groups)).astype(np.float16)
+    if fmt.two_level:
+        return Quantized(integers((n, k)), two_level_scales(rng, n, groups), zeros)
     limits = np.finfo(fmt.scale_dtype.numpy)
     extremes = np.array([0, limits.smallest_subnormal, limits.max, 1], fmt.scale_dtype.numpy)
     ordinary = rng.uniform(1e-3, 1, (n, groups)).astype(fmt.scale_dtype.numpy)
     scales = np.where(rng.random((n, groups)) < 0.2, rng.choice(extremes, (n, groups)), ordinary)
-    return Quantized(integers((n, k)), scales, None if fmt.symmetric else integers((n, groups)))
+    return Quantized(integers((n, k)), scales, zeros)
+
+
+def two_level_scales(rng, n, groups):
+    """A bf16 for each row, also 0 or nearly the largest, times whole numbers; their largest may be small, and their sign is free."""
+    row = bf16_to_f32(
+        f32_to_bf16(rng.choice(np.array([0.0, 1e-30, 0.01, 3.1, 1e36], np.float32), (n, 1)) * (1 + rng.random((n, 1)).astype(np.float32)))
+    )
+    most = rng.choice([1, 3, 100, 127], (n, 1))
+    return (row * rng.integers(-most, most + 1, (n, groups))).astype(np.float32)
 
 
 def check_layout(fmt, packed, rows, columns, copies=1):
@@ -96,16 +122,25 @@ def test_integer_formats_round_trip(fmt, data):
     np.testing.assert_array_equal(back.codes[:n, :k], rows.codes)
     np.testing.assert_array_equal(back.scales[:n], rows.scales.astype(np.float32))
     zeros = np.full(rows.scales.shape, fmt.zero_point, np.uint8) if rows.zeros is None else rows.zeros
-    np.testing.assert_array_equal(back.zeros[:n], zeros)
+    if fmt.nonuniform:
+        assert back.zeros is None
+    else:
+        np.testing.assert_array_equal(back.zeros[:n], zeros)
 
     def spread(x):
         return np.repeat(x, fmt.group_size or k, axis=1)[:, :k].astype(np.float64)
 
     with np.errstate(over="ignore"):  # the largest f32 scale times a code is infinite
-        wanted = (spread(rows.scales) * (rows.codes - spread(zeros))).astype(np.float32)
-    restored, padded = unpack(fmt, packed, n, k), dequantize(fmt, back)
+        if fmt.nonuniform:
+            wanted = (spread(rows.scales) * CODEBOOKS[fmt.bits][rows.codes]).astype(np.float32)
+        elif fmt.has_minimum:
+            wanted = (spread(rows.scales) * rows.codes).astype(np.float32) + spread(zeros).astype(np.float32)
+        else:
+            wanted = (spread(rows.scales) * (rows.codes - spread(zeros))).astype(np.float32)
+        restored, padded = unpack(fmt, packed, n, k), dequantize(fmt, back)
     np.testing.assert_array_equal(restored, wanted)
-    assert not padded[n:].any() and not padded[:, k:].any()
+    assert not padded[n:].any()
+    assert fmt.nonuniform or fmt.has_minimum or not padded[:, k:].any()
     chosen = data.draw(st.lists(st.integers(0, n - 1), max_size=5))
     np.testing.assert_array_equal(unpack_rows(fmt, packed, np.array(chosen, np.int64), k), restored[chosen])
 
@@ -115,25 +150,35 @@ def read_code(fmt, weight, n, k):
     block, lane = divmod(n, 16)
     if fmt.bits == 8:
         return weight[block, k // 4, lane, k % 4]
-    byte = weight[block, k // 8, lane, k % 4]
-    return byte >> 4 if k % 8 >= 4 else byte & 15
+    if fmt.bits == 4:
+        byte = weight[block, k // 8, lane, k % 4]
+        return byte >> 4 if k % 8 >= 4 else byte & 15
+    unit, step = divmod(k // 4, 8)
+    rows = weight[block, unit * fmt.bits : (unit + 1) * fmt.bits, lane, k % 4].astype(int)
+    # Planes of 4, 2 and 1 bits; of the bits of a step, the lowest come first.
+    code = low = 0
+    for width, plane in {2: [(2, 0)], 3: [(2, 0), (1, 2)], 5: [(4, 0), (1, 4)], 6: [(4, 0), (2, 4)]}[fmt.bits]:
+        per_row = 8 // width
+        code |= (rows[plane + step // per_row] >> (step % per_row * width) & ((1 << width) - 1)) << low
+        low += width
+    return code
 
 
 @pytest.mark.parametrize("fmt", INTEGER_FORMATS, ids=str)
 def test_the_layout_of_codes_is_the_documented_one(fmt):
-    rng = np.random.default_rng(0)
     n, k = 21, 70
     groups = fmt.groups(k)
-    rows = Quantized(
-        rng.integers(0, fmt.levels, (n, k), np.uint8),
-        rng.random((n, groups)).astype(fmt.scale_dtype.numpy),
-        None if fmt.symmetric else rng.integers(0, fmt.levels, (n, groups), np.uint8),
-    )
+    rows = rows_of(fmt, (n, k), 0)
     packed = pack(fmt, rows)
     for i, j in np.ndindex(n, k):
         assert read_code(fmt, packed["weight"], i, j) == rows.codes[i, j]
     for i, g in np.ndindex(n, groups):
-        assert packed["scales"][i // 16, g, i % 16] == rows.scales[i, g]
+        if fmt.two_level:
+            low, high, byte = (int(packed["scales"][i // 16, row, i % 16]) for row in (0, 1, 2 + g))
+            row = bf16_to_f32(np.array([(low & 255) | (high & 255) << 8], np.uint16))[0]
+            assert row * np.float32(byte) == rows.scales[i, g]
+        else:
+            assert packed["scales"][i // 16, g, i % 16] == rows.scales[i, g]
         assert fmt.symmetric or packed["zeros"][i // 16, g, i % 16] == rows.zeros[i, g]
 
 
@@ -157,8 +202,13 @@ def rows_of(fmt, size, seed):
     n, k = size
     if not fmt.quantized:
         return rng.standard_normal(size).astype(np.float32)
-    zeros = None if fmt.symmetric else rng.integers(0, fmt.levels, (n, fmt.groups(k)), np.uint8)
-    return Quantized(rng.integers(0, fmt.levels, size, np.uint8), rng.random((n, fmt.groups(k))).astype(fmt.scale_dtype.numpy), zeros)
+    groups = fmt.groups(k)
+    if fmt.has_minimum:
+        zeros = rng.standard_normal((n, groups)).astype(np.float16)
+    else:
+        zeros = None if fmt.symmetric else rng.integers(0, fmt.levels, (n, groups), np.uint8)
+    scales = two_level_scales(rng, n, groups) if fmt.two_level else rng.random((n, groups)).astype(fmt.scale_dtype.numpy)
+    return Quantized(rng.integers(0, fmt.levels, size, np.uint8), scales, zeros)
 
 
 def part_of(rows, start, stop):
@@ -231,6 +281,9 @@ def test_effective_bits_count_scales_and_zero_points():
     assert WeightFormat.of("i8").effective_bits(64, 128) == 8 + 32 / 128
     assert WeightFormat.of("i4", 128).effective_bits(64, 256) == 4 + 16 / 128
     assert WeightFormat.of("i4", 32, False).effective_bits(64, 256) == 4 + 24 / 32
+    assert WeightFormat.of("n3", 32, True, DType.i8).effective_bits(64, 256) == 3 + 8 / 32 + 16 / 256
+    assert WeightFormat.of("i5", 32, False, DType.f16, DType.f16).effective_bits(64, 256) == 6
+    assert WeightFormat.of("i6", 64, False, DType.f32).effective_bits(64, 256) == 6 + 40 / 64
     # A tail group has a scale of its own.
     assert WeightFormat.of("i4", 128).effective_bits(1, 130) == 4 + 2 * 16 / 130
 
@@ -238,13 +291,18 @@ def test_effective_bits_count_scales_and_zero_points():
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: WeightFormat.of("i3"), "'i3' is not known; allowed: f32, bf16, i8, i4"),
-        (lambda: WeightFormat(5), "5 bits"),
+        (lambda: WeightFormat.of("i7"), "'i7' is not known; allowed: f32, bf16, i8, i6, i5, i4, i3, i2, n5, n4, n3, n2"),
+        (lambda: WeightFormat(7), "7 bits"),
+        (lambda: WeightFormat(6, 32, True, DType.f16, True), "no codebook of 6 bits"),
+        (lambda: WeightFormat.of("n4", 32, False), "cannot be asymmetric"),
+        (lambda: WeightFormat.of("i8", 0, True, DType.i8), "per channel are not held as i8"),
+        (lambda: WeightFormat.of("i4", 32, True, DType.bf16), "not held as bf16; allowed: f16, f32, i8"),
+        (lambda: WeightFormat.of("i4", 32, True, None, DType.f16), "store no zero points"),
+        (lambda: WeightFormat.of("i4", 32, False, None, DType.f32), "u8, or f16 minima"),
         (lambda: WeightFormat.of("i4"), "i4 with group_size 0 is not supported"),
         (lambda: WeightFormat.of("i8", 16), "i8 with group_size 16 is not supported"),
         (lambda: WeightFormat.of("bf16", 32), "bf16 with group_size 32 is not supported"),
         (lambda: WeightFormat.of("f32", 0, False), "cannot be asymmetric"),
-        (lambda: WeightFormat(4, 32, True, DType.f32), "held as f16"),
     ],
 )
 def test_formats_without_a_layout_are_refused(make, text):
@@ -254,7 +312,10 @@ def test_formats_without_a_layout_are_refused(make, text):
 
 def test_packing_the_wrong_kind_of_rows_is_refused():
     fmt = WeightFormat.of("i4", 32)
-    with pytest.raises(InternalError, match="i8 and i4 take Quantized"):
+    with pytest.raises(InternalError, match="8 bits and fewer take Quantized"):
         pack(fmt, np.zeros((4, 32), np.float32))
     with pytest.raises(InternalError, match="needs \\[4, 2\\]"):
         pack(fmt, Quantized(np.zeros((4, 64), np.uint8), np.zeros((4, 1), np.float16)))
+    with pytest.raises(InternalError, match="row 1 is not"):
+        scales = np.array([[0.5, 12.5], [1.0, np.pi]], np.float32)
+        pack(WeightFormat.of("i4", 32, True, DType.i8), Quantized(np.zeros((2, 64), np.uint8), scales))

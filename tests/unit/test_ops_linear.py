@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mixplan.runtime.codebooks import CODEBOOKS
 from mixplan.runtime.dtypes import DType, bf16_to_f32, f32_to_bf16
 from mixplan.runtime.errors import PlanError, RequestError
 from mixplan.runtime.formats import WeightFormat
@@ -15,12 +16,43 @@ from mixplan.runtime.plan import Sym
 QUANTIZED = [
     WeightFormat.of(n, g, s) for n, g in (("i8", 0), ("i8", 32), ("i8", 128), ("i4", 32), ("i4", 64), ("i4", 128)) for s in (True, False)
 ]
+NEW = [
+    WeightFormat.of("i6", 32),
+    WeightFormat.of("i5", 32, False, DType.f16, DType.f16),
+    WeightFormat.of("i3", 64, False, DType.f32),
+    WeightFormat.of("i2", 32, True, DType.i8),
+    WeightFormat.of("i8", 64, True, DType.i8),
+    WeightFormat.of("i4", 32, False, DType.i8, DType.f16),
+    WeightFormat.of("n5", 32),
+    WeightFormat.of("n4", 32, True, DType.i8),
+    WeightFormat.of("n3", 128),
+    WeightFormat.of("n2", 64, True, DType.i8),
+]
+QUANTIZED += NEW
 FORMATS = [WeightFormat.of("f32"), WeightFormat.of("bf16"), *QUANTIZED]
 SIZES = [(16, 128), (37, 75), (3, 200)]
 
 
 def name_of(value):
-    return f"{value.name}-{value.group_size}{'' if value.symmetric else '-asymmetric'}" if isinstance(value, WeightFormat) else str(value)
+    if not isinstance(value, WeightFormat):
+        return str(value)
+    zeros = "" if value.symmetric else f"-asymmetric-{value.zero_dtype}"
+    return f"{value.name}-{value.group_size}-{value.scale_dtype}{zeros}"
+
+
+def random_rows(fmt, rows, columns, rng):
+    """Codes over the whole range, scales that keep weights about 1."""
+    groups = fmt.groups(columns)
+    scales = rng.uniform(0.5, 1.5, (rows, groups)) / (512 if fmt.nonuniform else max(4 * fmt.levels, 64) if fmt in NEW else fmt.levels)
+    if fmt.two_level:
+        row = bf16_to_f32(f32_to_bf16((scales.max(1, keepdims=True) / 120).astype(np.float32)))
+        scales = row * np.rint(scales / row) * rng.choice([1, -1], scales.shape)
+    zeros = None
+    if not fmt.symmetric:
+        zeros = rng.standard_normal((rows, groups)) / 8 if fmt.has_minimum else rng.integers(0, fmt.levels, (rows, groups))
+        zeros = zeros.astype(fmt.zero_dtype.numpy)
+    codes = rng.integers(0, fmt.levels, (rows, columns), np.uint8)
+    return Quantized(codes, scales.astype(np.float32 if fmt.two_level else fmt.scale_dtype.numpy), zeros)
 
 
 def weight(fmt, rows, columns, seed=0):
@@ -29,13 +61,7 @@ def weight(fmt, rows, columns, seed=0):
     if not fmt.quantized:
         w = rng.standard_normal((rows, columns)).astype(np.float32) / 8
         return pack(fmt, w), w if fmt.bits == 32 else bf16_to_f32(f32_to_bf16(w))
-    groups = fmt.groups(columns)
-    scales = (rng.uniform(0.5, 1.5, (rows, groups)) / fmt.levels).astype(fmt.scale_dtype.numpy)
-    zeros = None if fmt.symmetric else rng.integers(0, fmt.levels, (rows, groups), np.uint8)
-    values = Quantized(rng.integers(0, fmt.levels, (rows, columns), np.uint8), scales, zeros)
-    if zeros is None:
-        values = Quantized(values.codes, scales, None)
-        return pack(fmt, values), dequantize(fmt, Quantized(values.codes, scales, np.full((rows, groups), fmt.zero_point, np.uint8)))
+    values = random_rows(fmt, rows, columns, rng)
     return pack(fmt, values), dequantize(fmt, values)
 
 
@@ -87,28 +113,29 @@ def test_linear_longer_than_one_stretch_of_rows(run_op):
     np.testing.assert_allclose(run_op("linear", x, *roles(packed), **attrs_of(fmt, 4100, 32)), exact(x, w), rtol=1e-5, atol=1e-5)
 
 
-def integer_product(fmt, columns, q, scales, sums, codes, weight_scales, zeros):
-    """The definition, group by group, with Python integers."""
+def integer_product(fmt, columns, q, scales, sums, rows):
+    """The definition, group by group, with exact integers."""
+    codes, weight_scales, zeros = rows.codes, rows.scales.astype(np.float64), rows.zeros
+    codes = CODEBOOKS[fmt.bits][codes] if fmt.nonuniform else codes
+    if zeros is None:
+        zeros = np.full(weight_scales.shape, 0 if fmt.nonuniform else fmt.zero_point)
     group = fmt.group_size or q.shape[-1]
     y = np.zeros((*q.shape[:-1], len(codes)))
     for g in range(scales.shape[-1]):
         part = slice(g * group, min((g + 1) * group, columns))
         dot = q[..., part].astype(np.int64) @ codes[:, part].T.astype(np.int64)
-        y += (scales[..., g, None].astype(np.float64) * dot - zeros[:, g] * sums[..., g, None].astype(np.float64)) * weight_scales[
-            :, g
-        ].astype(np.float64)
+        scaled, total = scales[..., g, None].astype(np.float64) * dot, sums[..., g, None].astype(np.float64)
+        if fmt.has_minimum:
+            y += scaled * weight_scales[:, g] + total * zeros[:, g].astype(np.float64)
+        else:
+            y += (scaled - zeros[:, g] * total) * weight_scales[:, g]
     return y.astype(np.float32)
 
 
 def integer_case(fmt, rows, columns, seed=0):
     """(packed, function of (q, scales, sums) giving the product)."""
-    rng = np.random.default_rng(seed)
-    groups = fmt.groups(columns)
-    codes = rng.integers(0, fmt.levels, (rows, columns), np.uint8)
-    scales = (rng.uniform(0.5, 1.5, (rows, groups)) / fmt.levels).astype(fmt.scale_dtype.numpy)
-    zeros = np.full((rows, groups), fmt.zero_point, np.uint8) if fmt.symmetric else rng.integers(0, fmt.levels, (rows, groups), np.uint8)
-    packed = pack(fmt, Quantized(codes, scales, None if fmt.symmetric else zeros))
-    return packed, lambda q, s, t: integer_product(fmt, columns, q, s, t, codes, scales, zeros)
+    values = random_rows(fmt, rows, columns, np.random.default_rng(seed))
+    return pack(fmt, values), lambda q, s, t: integer_product(fmt, columns, q, s, t, values)
 
 
 @pytest.mark.parametrize("size", [*SIZES, (5, 1100)], ids=str)
@@ -129,15 +156,15 @@ def test_linear_q(check_op, fmt, size):
 def test_linear_q_of_the_largest_integers_is_exact(run_op, fmt):
     columns = 1024
     codes = np.full((16, columns), fmt.levels - 1, np.uint8)
-    scales = np.ones((16, fmt.groups(columns)), fmt.scale_dtype.numpy)
-    zeros = None if fmt.symmetric else np.zeros((16, fmt.groups(columns)), np.uint8)
+    scales = np.ones((16, fmt.groups(columns)), np.float32 if fmt.two_level else fmt.scale_dtype.numpy)
+    zeros = None if fmt.symmetric else np.zeros((16, fmt.groups(columns)), fmt.zero_dtype.numpy)
     packed = pack(fmt, Quantized(codes, scales, zeros))
     q = np.full((1, columns), 127, np.int8)
     ones = np.ones((1, fmt.groups(columns)), np.float32)
     sums = np.full_like(ones, 127 * columns / fmt.groups(columns))
-    zero = fmt.zero_point if fmt.symmetric else 0
+    largest = CODEBOOKS[fmt.bits][-1] if fmt.nonuniform else fmt.levels - 1 - (fmt.zero_point if fmt.symmetric else 0)
     y = run_op("linear_q", q, ones, sums, *roles(packed), **attrs_of(fmt, 16, columns))
-    np.testing.assert_array_equal(y, np.full((1, 16), np.float32(127 * columns * (fmt.levels - 1 - zero))))
+    np.testing.assert_array_equal(y, np.full((1, 16), np.float32(127 * columns * int(largest))))
 
 
 def silu64(x):
@@ -247,7 +274,7 @@ Y = (DType.f32, (1, T, 32))
         ("linear", [X, *shapes(I4)], attrs_of(I4, 48, 64), r"'weight' is u8 \[2, 8, 16, 4\]; it must be u8 \[3, 8, 16, 4\]"),
         ("linear", [X, *shapes(I4)], attrs_of(I4, 0, 64), "'rows' is 0"),
         ("linear", [X, *shapes(I4)], {**attrs_of(I4, 32, 64), "group_size": 48}, "group_size 48 is not supported"),
-        ("linear", [X, *shapes(I4)], {**attrs_of(I4, 32, 64), "format": "i5"}, "'i5' is not known"),
+        ("linear", [X, *shapes(I4)], {**attrs_of(I4, 32, 64), "format": "i7"}, "'i7' is not known"),
         ("linear", [X, *shapes(I4)], attrs_of(I4, 32, 64, activation_dtype="f16"), "allowed: f32, bf16"),
         ("linear", [(DType.f32, (T, 32)), *shapes(I4)], attrs_of(I4, 32, 64), "last dim must be 64"),
         ("linear", [X, *shapes(I4), (DType.f32, (31,))], attrs_of(I4, 32, 64), "'bias' is f32"),

@@ -16,6 +16,7 @@ from mixplan.passes.precision.assign import HEAD_REASON
 from mixplan.passes.precision.effective_bits import effective_bits
 from mixplan.passes.precision.overrides import parse_override, resolve
 from mixplan.passes.precision.schemes import SCHEME_NAMES, parse_scheme
+from mixplan.runtime.dtypes import DType
 from mixplan.runtime.errors import OptionError
 from mixplan.runtime.formats import WeightFormat
 
@@ -30,6 +31,12 @@ from mixplan.runtime.formats import WeightFormat
         ("W4A16", {}, "W4A16:g128", WeightFormat.of("i4", 128), "f32"),
         ("w4a8:g64,asym", {}, "W4A8:g64,asym", WeightFormat.of("i4", 64, False), "i8"),
         ("W4A8", {"group_size": 32, "asymmetric": True}, "W4A8:g32,asym", WeightFormat.of("i4", 32, False), "i8"),
+        ("W3A16:g32,nl,s8", {}, "W3A16:g32,nl,s8", WeightFormat.of("n3", 32, True, DType.i8), "f32"),
+        ("w5a8:MIN", {}, "W5A8:g128,min", WeightFormat.of("i5", 128, False, None, DType.f16), "i8"),
+        ("W6A16:s32", {"group_size": 32}, "W6A16:g32,s32", WeightFormat.of("i6", 32, True, DType.f32), "f32"),
+        ("W2A8:nl", {"group_size": 64, "asymmetric": True}, "W2A8:g64,nl", WeightFormat.of("n2", 64), "i8"),
+        ("W8A16:g32,s8", {}, "W8A16:g32,s8", WeightFormat.of("i8", 32, True, DType.i8), "f32"),
+        ("W4A8:s16", {}, "W4A8:g128", WeightFormat.of("i4", 128), "i8"),
         ("W4A8:g64,sym", {"group_size": 32, "asymmetric": True}, "W4A8:g64", WeightFormat.of("i4", 64), "i8"),
     ],
 )
@@ -43,10 +50,14 @@ def test_schemes(text: str, options: dict[str, Any], spelling: str, weight: Weig
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("W3A8", f"Scheme 'W3A8' is not known; allowed: {', '.join(SCHEME_NAMES)}"),
-        ("W4A8:g16", "group_size 16 is not supported; allowed: 32, 64, 128"),
+        ("W7A8", f"Scheme 'W7A8' is not known; allowed: {', '.join(SCHEME_NAMES)}"),
+        ("W4A8:g16", "group_size 16 is not supported; allowed: \\[32, 64, 128\\]"),
         ("W4A8:g0", "group_size 0 is not supported"),
-        ("W8A8:fast", "suffix 'fast' is not known; allowed: g32, g64, g128, sym, asym"),
+        ("W8A8:fast", "suffix 'fast' is not known; allowed: g32, g64, g128, sym, asym, min, nl, s8, s16, s32"),
+        ("W6A8:nl", "Scheme 'W6A8:nl': There is no codebook of 6 bits"),
+        ("W4A8:nl,asym", "cannot be asymmetric"),
+        ("W8A8:s8", "per channel are not held as i8"),
+        ("W8A8:nl", "no codebook"),
         ("BF16:g32", "BF16 has no scales"),
     ],
 )

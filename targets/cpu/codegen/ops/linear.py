@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mixplan.runtime.dtypes import DType
 from mixplan.runtime.plan import Node, Value
 from mixplan.targets.cpu.codegen.builder import Builder
 from mixplan.targets.cpu.codegen.layout import contiguous, last_contiguous, rows, widened
@@ -27,11 +28,18 @@ _FUNCTIONS = {
 }
 _PROLOGUES = {"quantize_act": "Pre::Plain", "rms_norm_quant": "Pre::Rms", "layer_norm_quant": "Pre::Layer"}
 
+# Where an op's inputs weight, scales and zeros begin.
+_WEIGHT_INPUT = {"linear": 1, "gated_linear": 1, "linear_q": 3, "gated_linear_q": 3, "grouped_linear": 2, "embedding": 1}
+
 
 def check_weight(node: Node, values: Sequence[Value]) -> str:
     """Why the kernels have no form for the node's format or activation, "" if they have."""
     if text(node, "format") not in _FORMATS:
         return f"weight format {text(node, 'format')!r} has no kernel; there are {', '.join(_FORMATS)}"
+    first = _WEIGHT_INPUT[node.op]
+    scales, zeros = (_dtype(node, values, first + i) for i in (1, 2))
+    if scales not in (None, DType.f16 if integer(node, "group_size") else DType.f32) or zeros not in (None, DType.u8):
+        return f"scales of {scales} with zero points of {zeros} have no kernel"
     if text(node, "format") in ("f32", "bf16") and node.op.endswith("_q"):
         return f"{node.op} needs an i8 or i4 weight, not {text(node, 'format')}"
     if node.op.startswith("gated") and text(node, "activation") not in _FUNCTIONS:
@@ -39,6 +47,12 @@ def check_weight(node: Node, values: Sequence[Value]) -> str:
     if text(node, "activation_dtype", "f32") not in _ACTIVATIONS and not node.op.endswith("_q"):
         return f"activation_dtype {text(node, 'activation_dtype')!r} has no kernel; there are {', '.join(_ACTIVATIONS)}"
     return ""
+
+
+def _dtype(node: Node, values: Sequence[Value], index: int) -> DType | None:
+    """The dtype of an input, None where it is left out."""
+    value = node.inputs[index] if index < len(node.inputs) else -1
+    return values[value].dtype if value >= 0 else None
 
 
 def _weight(builder: Builder, node: Node, first: int, index: int, w: Writer) -> str:
