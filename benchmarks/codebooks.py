@@ -13,7 +13,7 @@ import argparse
 
 import torch
 
-FREEDOM = 5.0
+FREEDOM = 4.0
 GROUP = 32
 FACTORS = [sign * (0.7 + 0.05 * i) for i in range(9) for sign in (1, -1)]
 

@@ -40,7 +40,7 @@ class Options:
 
     @property
     def few_bits(self) -> bool:
-        """Whether a layer may get 4 bits, so that calibration pays."""
+        """Whether a layer may get fewer than 8 bits, so that calibration pays."""
         schemes = [self.scheme, *(rule.scheme for rule in self.pass_options.overrides)]
         return any(scheme.weight.bits < 8 for scheme in schemes)
 

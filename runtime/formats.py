@@ -77,7 +77,8 @@ class WeightFormat:
             raise OptionError(f"There is no codebook of {self.bits} bits; nonuniform formats have {min(NONUNIFORM_BITS)} to 5.")
         allowed = (0,) if not self.quantized else (0, *GROUP_SIZES) if self.bits == 8 else GROUP_SIZES
         if self.group_size not in allowed:
-            raise OptionError(f"Format {self.name} with group_size {self.group_size} is not supported; allowed: {list(allowed)}.")
+            sizes = ", ".join(map(str, allowed))
+            raise OptionError(f"Format {self.name} with group_size {self.group_size} is not supported; allowed: {sizes}.")
         if not self.symmetric and (self.nonuniform or not self.quantized):
             raise OptionError(f"Format {self.name} has no zero points, so it cannot be asymmetric.")
         self._check_dtypes()

@@ -34,13 +34,8 @@ def _run(graph: fx.GraphModule, context: PassContext) -> PassResult:
             reason = "the module computes this table; the checkpoint does not hold it"
             decision = LayerDecision(layer.name, parse_scheme("FP32"), RULE_COMPUTED, reason)
         elif override is not None:
-<<<<<<< HEAD
             decision = LayerDecision(layer.name, override.scheme, override.rule, override.reason or override.text)
         elif context.options.scheme.weight.bits <= 4 and heads.intersection(layer.nodes):
-=======
-            decision = LayerDecision(layer.name, override.scheme, RULE_OVERRIDE, override.text)
-        elif context.options.scheme.weight.bits <= 4 and heads.intersection(layer.nodes):
->>>>>>> 7cf4907 (Weight formats of 2 to 8 bits: codebooks, two-level scales, minima; searched scales)
             decision = LayerDecision(layer.name, _wider(context.options.scheme), RULE_HEAD, HEAD_REASON)
         else:
             decision = LayerDecision(layer.name, context.options.scheme, RULE_UNIFORM)
