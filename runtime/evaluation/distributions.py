@@ -35,14 +35,14 @@ class Divergence:
     reference_loss: Wide
 
 
-def token_losses(logits: Floats, token_ids: NDArray[np.int64]) -> Wide:
-    """Negative log-probability of each next token, nats, f64 [L - 1], of the logits f32 [L, V] of L tokens."""
+def token_losses(logits: Floats, targets: NDArray[np.int64]) -> Wide:
+    """Negative log-probability of each row's target, nats, f64 [R], of logits f32 [R, V]; infinite where the logits are not finite."""
 
     def block(start: int, stop: int) -> Wide:
         shifted, total = _shifted(logits[start:stop])
-        return _losses(shifted, np.log(total), token_ids[start + 1 : stop + 1])
+        return _losses(shifted, np.log(total), targets[start:stop])
 
-    return np.concatenate(_by_blocks(len(logits) - 1, block))
+    return np.concatenate([np.zeros(0), *_by_blocks(len(logits), block)])
 
 
 def divergence(logits: Floats, reference: Floats, token_ids: NDArray[np.int64]) -> Divergence:

@@ -87,11 +87,12 @@ def measure_perplexity(model: Model, windows: Windows, *, progress: Progress | N
     _check(model, windows)
     losses = np.empty((len(windows), windows.shape[1] - 1))
     for index, ids in enumerate(windows):
-        losses[index] = token_losses(window_logits(model, ids), ids)
+        losses[index] = token_losses(window_logits(model, ids)[:-1], ids[1:])
         _tell(progress, index, windows)
     means = losses.mean(-1)
     perplexity = _exp(float(means.mean()))
-    return Perplexity(*windows.shape, perplexity, perplexity * _error(means), tuple(losses.mean(0).tolist()))
+    count, context = windows.shape
+    return Perplexity(count, context, perplexity, perplexity * _error(means), tuple(losses.mean(0).tolist()))
 
 
 def measure(model: Model, windows: Windows, reference: Reference, *, progress: Progress | None = None) -> Measured:
