@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from mixplan.runtime import errors
+from mixplan.runtime.quiet_numpy import import_numpy
 
 if TYPE_CHECKING:
     from mixplan.runtime.generate import Chunk, Generation, generate_batch, generate_text
@@ -66,4 +67,6 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'mixplan.runtime' has no attribute {name!r}")
+    if home != "loading":
+        import_numpy()
     return getattr(import_module(f"mixplan.runtime.{home}"), name)

@@ -16,7 +16,7 @@ __all__ = ["Reading", "available_memory"]
 
 _HUGE_PAGE = 2 << 20
 # Bytes between two looks at the interpreter's lock, which another thread that imports or parses gives up every 5 ms only.
-_PIECE = 32 << 20
+_PIECE = 256 << 20
 # Without a copy a small buffer serves, so that the file's pages do not count as this process's memory.
 _BUFFER = 4 << 20
 

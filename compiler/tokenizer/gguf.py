@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mixplan.compiler.tokenizer.assets import TextAssets
 from mixplan.compiler.tokenizer.chat_probe import chat_files
+from mixplan.compiler.tokenizer.compact import compact_tokenizer
 from mixplan.compiler.tokenizer.pretokenizers import pre_tokenizer
 from mixplan.compiler.weights.gguf_file import GgufFile
 from mixplan.runtime.errors import CheckpointError, UnsupportedError
@@ -34,7 +35,7 @@ def gguf_text_assets(file: GgufFile) -> TextAssets:
     eos = _eos_ids(file, tokens)
     if not tokens:
         return TextAssets(eos_token_ids=eos, notes=("the GGUF file has no vocabulary, so the plan takes token ids only",))
-    files = {"tokenizer.json": build_tokenizer(file).to_str(pretty=False).encode("utf-8")}
+    files = {"tokenizer.json": compact_tokenizer(build_tokenizer(file).to_str(pretty=False).encode("utf-8"))}
     notes: tuple[str, ...] = ()
     template = file.string("tokenizer.chat_template")
     if template:

@@ -1,7 +1,7 @@
 """Tokenizer and chat template of a Hugging Face directory.
 
-`tokenizer.json` is taken as it is. Where a directory has only the files of a slow tokenizer (`tokenizer.model`, `vocab.json` with
-`merges.txt`), transformers converts them.
+`tokenizer.json` is taken as it is, but for how merges are spelled. Where a directory has only the files of a slow tokenizer
+(`tokenizer.model`, `vocab.json` with `merges.txt`), transformers converts them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from mixplan.compiler.tokenizer.assets import TextAssets
 from mixplan.compiler.tokenizer.chat_probe import chat_files
+from mixplan.compiler.tokenizer.compact import compact_tokenizer
 from mixplan.runtime.errors import CheckpointError, MissingExtraError
 
 __all__ = ["hf_text_assets"]
@@ -55,7 +56,7 @@ def hf_text_assets(root: str | Path, config: Mapping[str, Any] | None = None) ->
     else:
         eos = _ids(generation.get("eos_token_id")) or _ids(config.get("eos_token_id"))
         return TextAssets(eos_token_ids=eos, notes=("the checkpoint has no tokenizer, so the plan takes token ids only",))
-    files = {"tokenizer.json": data}
+    files = {"tokenizer.json": compact_tokenizer(data)}
     template = _template(root, settings)
     if template:
         chat, chat_notes = chat_files(template, special)
