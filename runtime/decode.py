@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mixplan.runtime.errors import CapacityError, InternalError, RequestError
+from mixplan.runtime.errors import CapacityError, RequestError
 from mixplan.runtime.executor import Executor
+from mixplan.runtime.hal import MOST_STEPS
 from mixplan.runtime.kv_cache import PagedCache
-from mixplan.runtime.logit_rows import LogitRows
+from mixplan.runtime.logit_rows import LogitRows, finite_best
 from mixplan.runtime.plan import Model
+from mixplan.runtime.sampling import Draw
 
-__all__ = ["Decoder", "finite_best", "whole_numbers"]
+__all__ = ["Decoder", "whole_numbers"]
 
 
 class Decoder:
@@ -73,23 +75,24 @@ class Decoder:
         self._executor.count(perf_counter_ns() - started, 1)
         return rows
 
-    def run_greedy(
+    def run_steps(
         self,
         token_ids: Sequence[int],
         sequences: Sequence[int],
         positions: Sequence[int],
+        draws: Sequence[Draw] | None,
         steps: int,
         stops: tuple[int, ...],
         seconds: float,
     ) -> list[int]:
-        """Greedy steps (see RegionDecoder.run_greedy), as many as the sequences' pages hold; the tokens found, step after step."""
+        """Several steps (see RegionDecoder.run_steps), as many as the sequences' pages hold; the tokens found, step after step."""
         assert self._device is not None
         cache = self._cache
         started = perf_counter_ns()
         slots = cache.extend(sequences)
-        steps = min(steps, cache.room(slots), self._context - max(positions))
+        steps = min(steps, MOST_STEPS, cache.room(slots), self._context - max(positions))
         try:
-            found, rows = self._device.run_greedy(token_ids, positions, slots, steps, stops, seconds)
+            found, rows = self._device.run_steps(token_ids, positions, slots, draws, steps, stops, seconds)
             if min(found) < 0:
                 finite_best(rows)
         except BaseException:
@@ -104,15 +107,6 @@ class Decoder:
         """Each sequence has what it had before `positions`."""
         for sequence, position in zip(sequences, positions, strict=True):
             self._cache.truncate(sequence, position)
-
-
-def finite_best(rows: LogitRows) -> Sequence[int]:
-    """The most probable token of each row; InternalError where its logit is not a finite number."""
-    for row, best in enumerate(rows.best):
-        if best < 0:
-            top = float(rows.rows[row].max())
-            raise InternalError(f"The logits hold {top} as the largest of row {row}; a kernel of the plan computed no number.")
-    return rows.best
 
 
 def whole_numbers(given: Sequence[int] | NDArray[np.integer[Any]], name: str) -> Sequence[int]:

@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 
 from mixplan.runtime.logit_rows import LogitRows
 from mixplan.runtime.plan_io import LoadedPlan
+from mixplan.runtime.sampling import Draw
 
 __all__ = [
+    "MOST_STEPS",
     "PAGE_SIZE",
     "Array",
     "CacheSpec",
@@ -37,6 +39,9 @@ Array: TypeAlias = NDArray[Any]
 
 PAGE_SIZE = 32
 """Tokens per KV page. Fixed, so that kernels can be specialised on it."""
+
+MOST_STEPS = 32
+"""Steps of one token that a device is asked for at once, at most."""
 
 
 class Support(msgspec.Struct, frozen=True):
@@ -123,13 +128,21 @@ class RegionDecoder(Protocol):
     def run(self, tokens: Sequence[int], positions: Sequence[int], slots: Sequence[int]) -> LogitRows:
         """One step. Token i is at `positions[i]` of the sequence in slot `slots[i]`, which ends there."""
 
-    def run_greedy(
-        self, tokens: Sequence[int], positions: Sequence[int], slots: Sequence[int], steps: int, stops: tuple[int, ...], seconds: float
+    def run_steps(
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        slots: Sequence[int],
+        draws: Sequence[Draw] | None,
+        steps: int,
+        stops: tuple[int, ...],
+        seconds: float,
     ) -> tuple[list[int], LogitRows]:
-        """Up to `steps` steps, each with the most probable tokens of the one before; every sequence has the pages for them.
+        """Up to `steps` steps, each with the tokens found by the one before; every sequence has the pages for them.
 
-        Gives the tokens found, step after step, and the logits of the last step. No step follows one that finds a token of `stops` or a
-        row without a finite largest logit (-1), nor one after which another would end later than `seconds` from the start.
+        draws: one for each sequence, with a number for each step; None: each token is the most probable one. Gives the tokens found, step
+        after step, and the logits of the last step. No step follows one that finds a token of `stops` or a row without a finite largest
+        logit (-1), nor one after which another would end later than `seconds` from the start.
         """
 
 

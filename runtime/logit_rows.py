@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MAXIMA_BLOCK", "LogitRows"]
+from mixplan.runtime.errors import InternalError
+
+__all__ = ["MAXIMA_BLOCK", "LogitRows", "finite_best"]
 
 MAXIMA_BLOCK = 64
 """Columns for each of which `LogitRows.maxima` has the largest logit."""
@@ -33,3 +35,12 @@ class LogitRows:
             top = np.take_along_axis(self.rows, columns[:, None], axis=1)[:, 0]
             self._best = np.where(np.isfinite(top), columns, -1).tolist()
         return self._best
+
+
+def finite_best(rows: LogitRows) -> Sequence[int]:
+    """The most probable token of each row; InternalError where its logit is not a finite number."""
+    for row, best in enumerate(rows.best):
+        if best < 0:
+            top = float(rows.rows[row].max())
+            raise InternalError(f"The logits hold {top} as the largest of row {row}; a kernel of the plan computed no number.")
+    return rows.best

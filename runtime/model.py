@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mixplan.runtime.decode import Decoder, finite_best, whole_numbers
+from mixplan.runtime.decode import Decoder, whole_numbers
 from mixplan.runtime.errors import InternalError, OptionError, RequestError
 from mixplan.runtime.executor import Executor, Tap
-from mixplan.runtime.hal import PAGE_SIZE, CacheSpec, DeviceOptions, Step
+from mixplan.runtime.hal import MOST_STEPS, PAGE_SIZE, CacheSpec, DeviceOptions, Step
 from mixplan.runtime.kv_cache import PagedCache, Span
 from mixplan.runtime.limits import cache_spec, kv_bytes_per_token, step_limit
 from mixplan.runtime.loading import WEIGHTS, Weights
-from mixplan.runtime.logit_rows import LogitRows
+from mixplan.runtime.logit_rows import LogitRows, finite_best
 from mixplan.runtime.metrics import Metrics, OpTime, peak_rss_bytes
 from mixplan.runtime.placement import Placement, check_options, load_regions
 from mixplan.runtime.plan import Plan
@@ -29,6 +29,7 @@ from mixplan.runtime.plan_check import check_decoder
 from mixplan.runtime.plan_files import PlanFile
 from mixplan.runtime.plan_io import LoadedPlan, Verify, open_plan
 from mixplan.runtime.request import Ints, Logits, parse_request
+from mixplan.runtime.sampling import Draw, draw_tokens
 from mixplan.runtime.trust import trust_digest
 
 if TYPE_CHECKING:
@@ -42,9 +43,9 @@ __all__ = ["Model", "open_model"]
 Floats: TypeAlias = NDArray[np.float32]
 Chosen = TypeVar("Chosen")
 
-# How long a call of decode_greedy lasts: long enough that what Python does around it, with caches that the weights swept, counts for
+# How long a call of decode_steps lasts: long enough that what Python does around it, with caches that the weights swept, counts for
 # little; too short for a reader to notice.
-_GREEDY_SECONDS = 0.024
+_CALL_SECONDS = 0.024
 
 
 def open_model(
@@ -233,24 +234,40 @@ class Model:
                 raise
 
     def decode_greedy(
-        self, token_ids: Ints, sequences: Ints, *, steps: int = 1, stops: tuple[int, ...] = (), seconds: float = _GREEDY_SECONDS
+        self, token_ids: Ints, sequences: Ints, *, steps: int = 1, stops: tuple[int, ...] = (), seconds: float = _CALL_SECONDS
     ) -> list[int]:
-        """Append one token to each of the given sequences, then the most probable one after it, and so on; gives the tokens found.
+        """As `decode_steps`, where every token is the most probable one."""
+        return self.decode_steps(token_ids, sequences, steps=steps, stops=stops, seconds=seconds)
 
-        They come step after step, S * len(sequences) of them, for S steps of at most `steps`: fewer where a token of `stops` is found,
-        where a sequence fills its last KV page, and where one more step would likely end later than `seconds` from the start. The tokens
-        of the last step are not appended yet. Raises as `step` does, and InternalError where the largest logit is not a finite number;
-        then nothing has changed.
+    def decode_steps(
+        self,
+        token_ids: Ints,
+        sequences: Ints,
+        draws: Sequence[Draw] | None = None,
+        *,
+        steps: int = 1,
+        stops: tuple[int, ...] = (),
+        seconds: float = _CALL_SECONDS,
+    ) -> list[int]:
+        """Append one token to each of the given sequences, then the one that is found after it, and so on; gives the tokens found.
+
+        draws: how, one for each sequence (`Sampler.draw`), with a number for each of `steps`; None: the most probable token. They come step
+        after step, S * len(sequences) of them, for S steps of at most `steps`: fewer where a token of `stops` is found, where a sequence
+        fills its last KV page, and where one more step would likely end later than `seconds` from the start. The tokens of the last step
+        are not appended yet. Raises as `step` does, and InternalError where the largest logit is not a finite number; then nothing has
+        changed.
         """
         tokens, owners = whole_numbers(token_ids, "token_ids"), whole_numbers(sequences, "sequences")
+        if draws is not None and (len(draws) != len(owners) or min(len(draw.uniforms) for draw in draws) < min(steps, MOST_STEPS)):
+            raise RequestError(f"Each of the {len(owners)} sequences needs a draw with a number for each step.")
         with self._lock:
             self._check_open()
             started = perf_counter()
             decoder = self._decoder
             positions = decoder.positions(tokens, owners)
             if not decoder.short:
-                return list(self.decode(tokens, owners, finite_best))
-            found = decoder.run_greedy(tokens, owners, positions, steps, stops, seconds)
+                return list(self.decode(tokens, owners, finite_best if draws is None else lambda rows: draw_tokens(rows, draws)))
+            found = decoder.run_steps(tokens, owners, positions, draws, steps, stops, seconds)
             self._steps += len(found) // len(tokens)
             self._tokens += len(found)
             self._seconds += perf_counter() - started

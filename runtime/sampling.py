@@ -16,20 +16,23 @@ the batch. (Logits themselves differ in the last bits with how tokens are cut in
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from mixplan.runtime.errors import InternalError, RequestError
-from mixplan.runtime.logit_rows import MAXIMA_BLOCK, LogitRows
+from mixplan.runtime.logit_rows import MAXIMA_BLOCK, LogitRows, finite_best
 
-__all__ = ["Sampler", "SamplingParams"]
+__all__ = ["Draw", "Sampler", "SamplingParams", "draw_tokens"]
 
 # How many candidates a top_p without top_k looks at first; it looks at more only where they do not add up to top_p.
 _FIRST_LOOK = 256
+# Uniform numbers that are made at once.
+_UNIFORMS = 32
 # Logits in one block, where the k largest are looked for by blocks.
 _BLOCK = MAXIMA_BLOCK
 _IN_BLOCK = np.arange(_BLOCK)
@@ -96,6 +99,14 @@ def _integer(name: str, value: Any, least: int, allowed: str, most: int | None =
         raise RequestError(f"{name} is {value!r}; it must be a whole number, {allowed}.")
 
 
+class Draw(msgspec.Struct, frozen=True):
+    """How a device may draw the next tokens of one sequence by itself: by `params`, whose repetition penalty is 1, and `uniforms`, one of
+    [0, 1) for each token."""
+
+    params: SamplingParams
+    uniforms: Sequence[float]
+
+
 class Sampler:
     """Chooses the tokens of one request. Holds its random state and the ids that the repetition penalty looks at."""
 
@@ -103,9 +114,26 @@ class Sampler:
         self.params = params
         self.greedy = params.temperature == 0.0 and params.repetition_penalty == 1.0
         """Whether it takes the most probable token, whatever came before."""
+        self.free = params.repetition_penalty == 1.0
+        """Whether its choice depends on the logits and its random numbers only."""
         # A greedy request draws nothing.
         self._bits = None if params.temperature == 0.0 else np.random.PCG64(params.seed)
+        # Numbers that were made and not used yet.
+        self._uniforms: list[float] = []
         self._seen: set[int] = set(prompt) if params.repetition_penalty != 1.0 else set()
+
+    def draw(self, steps: int) -> Draw:
+        """What the next tokens, up to `steps`, are drawn with. Those that were drawn are told to `drawn`."""
+        if self._bits is None:
+            return Draw(self.params, [0.0] * steps)
+        while len(self._uniforms) < steps:
+            raw = self._bits.random_raw(_UNIFORMS)
+            self._uniforms += ((raw >> np.uint64(11)) * 2.0**-53).tolist()
+        return Draw(self.params, self._uniforms[:steps])
+
+    def drawn(self, steps: int) -> None:
+        """So many tokens were drawn elsewhere, by what `draw` gave."""
+        del self._uniforms[:steps]
 
     def choose(self, logits: LogitRows, row: int) -> int:
         """One token id from a row of logits, using what the device found out about it already."""
@@ -125,7 +153,11 @@ class Sampler:
         top = float(logits[best])
         if not math.isfinite(top):
             raise InternalError(f"The logits hold {top} at token {best}; a kernel of the plan computed no number.")
-        token = best if p.temperature == 0.0 else self._draw(logits, top, maxima)
+        if p.temperature == 0.0:
+            token = best
+        else:
+            token = _drawn(logits, p, top, maxima, self.draw(1).uniforms[0])
+            self.drawn(1)
         if p.repetition_penalty != 1.0:
             self._seen.add(token)
         return token
@@ -139,14 +171,26 @@ class Sampler:
         out[ids] = np.where(row < 0, row * penalty, row / penalty)
         return out
 
-    def _draw(self, logits: NDArray[np.float32], top: float, maxima: NDArray[np.float32] | None) -> int:
-        """The inverse of the cumulative distribution at one uniform number, in float64."""
-        assert self._bits is not None
-        ids, weights = candidates(logits, self.params, top, maxima)
-        cumulative = np.cumsum(weights)
-        uniform = float(int(self._bits.random_raw()) >> 11) * 2.0**-53
-        at = int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
-        return int(ids[min(at, len(ids) - 1)])
+
+def draw_tokens(rows: LogitRows, draws: Sequence[Draw]) -> list[int]:
+    """The next token of each sequence, by the first of its numbers: what a device does that draws by itself."""
+    finite_best(rows)
+    tokens = []
+    for row, draw in enumerate(draws):
+        best, logits = rows.best[row], rows.rows[row]
+        maxima = None if rows.maxima is None else rows.maxima[row]
+        tokens.append(
+            best if draw.params.temperature == 0.0 else _drawn(logits, draw.params, float(logits[best]), maxima, draw.uniforms[0])
+        )
+    return tokens
+
+
+def _drawn(logits: NDArray[np.float32], params: SamplingParams, top: float, maxima: NDArray[np.float32] | None, uniform: float) -> int:
+    """The inverse of the cumulative distribution at one uniform number, in float64."""
+    ids, weights = candidates(logits, params, top, maxima)
+    cumulative = np.cumsum(weights)
+    at = int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
+    return int(ids[min(at, len(ids) - 1)])
 
 
 def candidates(

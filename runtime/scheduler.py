@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mixplan.runtime.errors import OptionError
-from mixplan.runtime.hal import CacheSpec
+from mixplan.runtime.hal import MOST_STEPS, CacheSpec
 from mixplan.runtime.logit_rows import LogitRows
 from mixplan.runtime.request import Ints, Logits
-from mixplan.runtime.sampling import Sampler
+from mixplan.runtime.sampling import Draw, Sampler
 
 __all__ = ["Schedulable", "Scheduler", "SteppedModel"]
 
@@ -48,7 +48,9 @@ class DecodingModel(Protocol):
     """What a model may have besides: quicker steps of one token a sequence. See `mixplan.runtime.Model`."""
 
     def decode(self, token_ids: Ints, sequences: Ints, choose: Callable[[LogitRows], Chosen]) -> Chosen: ...
-    def decode_greedy(self, token_ids: Ints, sequences: Ints, *, steps: int = 1, stops: tuple[int, ...] = ()) -> list[int]: ...
+    def decode_steps(
+        self, token_ids: Ints, sequences: Ints, draws: Sequence[Draw] | None = None, *, steps: int = 1, stops: tuple[int, ...] = ()
+    ) -> list[int]: ...
 
 
 Out = TypeVar("Out", covariant=True)
@@ -146,7 +148,7 @@ class Scheduler(Generic[Result]):
         self._waiting.append(request)
 
     def step(self) -> list[Result]:
-        """Run one step, or several where nothing but greedy decoding is to be done; gives what requests made of their tokens, in order.
+        """Run one step, or several where nothing but decoding is to be done; gives what requests made of their tokens, in order.
 
         Call only while `busy`.
         """
@@ -192,9 +194,14 @@ class Scheduler(Generic[Result]):
             return None
         last, sequences = [request.token for request in wanted], [request.sequence for request in wanted]
         tokens: Sequence[int]
-        if all(request.sampler.greedy for request in wanted):
+        if all(request.sampler.free for request in wanted):
+            steps = min(MOST_STEPS, *(request.left for request in wanted))
+            greedy = all(request.sampler.greedy for request in wanted)
+            draws = None if greedy else [request.sampler.draw(steps) for request in wanted]
             stops: frozenset[int] = frozenset().union(*(request.eos for request in wanted))
-            tokens = model.decode_greedy(last, sequences, steps=min(request.left for request in wanted), stops=tuple(stops))
+            tokens = model.decode_steps(last, sequences, draws, steps=steps, stops=tuple(stops))
+            for request in wanted if draws else ():
+                request.sampler.drawn(len(tokens) // len(wanted))
         else:
             tokens = model.decode(last, sequences, lambda rows: _choose(wanted, rows))
         for request in wanted:

@@ -16,6 +16,7 @@ __all__ = [
     "ABI_VERSION",
     "CreateArgs",
     "DecodeArgs",
+    "DrawArgs",
     "StepArgs",
     "attention_layers",
     "logits_columns",
@@ -25,7 +26,7 @@ __all__ = [
 ]
 
 # Raised with every change of frame.h or of the orders below.
-ABI_VERSION = 3
+ABI_VERSION = 4
 
 
 def region_constants(plan: Plan, region: Region) -> tuple[int, ...]:
@@ -120,6 +121,18 @@ class StepArgs(ctypes.Structure):
     )
 
 
+class DrawArgs(ctypes.Structure):
+    """mp::Draw of templates/kernels/draw.h."""
+
+    _fields_ = (
+        ("temperature", ctypes.c_double),
+        ("top_p", ctypes.c_double),
+        ("min_p", ctypes.c_double),
+        ("top_k", ctypes.c_int64),
+        ("uniforms", ctypes.c_void_p),
+    )
+
+
 class DecodeArgs(ctypes.Structure):
     """mp::DecodeArgs of templates/frame.h."""
 
@@ -136,4 +149,6 @@ class DecodeArgs(ctypes.Structure):
         ("budget", ctypes.c_int64),
         ("found", ctypes.c_void_p),
         ("done", ctypes.c_int64),
+        ("draws", ctypes.c_void_p),
+        ("scratch", ctypes.c_void_p),
     )

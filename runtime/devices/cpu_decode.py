@@ -13,17 +13,17 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from mixplan.runtime.devices.cpu_abi import DecodeArgs, StepArgs
+from mixplan.runtime.devices.cpu_abi import DecodeArgs, DrawArgs, StepArgs
 from mixplan.runtime.devices.cpu_memory import address, reserve
+from mixplan.runtime.hal import MOST_STEPS
 from mixplan.runtime.logit_rows import MAXIMA_BLOCK, LogitRows
+from mixplan.runtime.sampling import Draw, SamplingParams
 
 __all__ = ["CpuDecoder"]
 
 Call: TypeAlias = Callable[[Any], None]
 
 _STEP_INPUTS = ("token_ids", "position_ids", "sequence_lengths", "logit_rows")
-# Greedy steps in one call, at most.
-_MOST_STEPS = 32
 
 
 class CpuDecoder:
@@ -61,8 +61,15 @@ class CpuDecoder:
         self.nanoseconds += self._arguments.step.nanoseconds
         return LogitRows(self._rows[:count], self._best[:count], self._maxima[:count])
 
-    def run_greedy(
-        self, tokens: Sequence[int], positions: Sequence[int], slots: Sequence[int], steps: int, stops: tuple[int, ...], seconds: float
+    def run_steps(
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        slots: Sequence[int],
+        draws: Sequence[Draw] | None,
+        steps: int,
+        stops: tuple[int, ...],
+        seconds: float,
     ) -> tuple[list[int], LogitRows]:
         """See hal.RegionDecoder."""
         count = self._begin(tokens, positions, slots)
@@ -71,10 +78,24 @@ class CpuDecoder:
             self._stop_array = (ctypes.c_int32 * len(stops))(*stops)
         arguments = self._arguments
         arguments.stops, arguments.stop_count = ctypes.addressof(self._stop_array), len(stops)
-        arguments.steps, arguments.budget = min(steps, _MOST_STEPS), int(seconds * 1e9)
+        steps = min(steps, MOST_STEPS)
+        arguments.steps, arguments.budget = steps, int(seconds * 1e9)
+        arguments.draws = self._draw_arguments(draws, steps) if draws else None
         self._decode(self._decode_reference)
         self.nanoseconds += arguments.step.nanoseconds
         return self._found[: arguments.done * count], LogitRows(self._rows[:count], self._best[:count], self._maxima[:count])
+
+    def _draw_arguments(self, draws: Sequence[Draw], steps: int) -> int:
+        """Where the library finds them."""
+        for row, draw in enumerate(draws):
+            at = row * MOST_STEPS
+            self._uniforms[at : at + steps] = draw.uniforms[:steps]
+            if self._drawing[row] is not draw.params:
+                params = self._drawing[row] = draw.params
+                given = self._draws[row]
+                given.temperature, given.top_p, given.min_p = params.temperature, params.top_p, params.min_p
+                given.top_k = min(params.top_k, self._columns)
+        return ctypes.addressof(self._draws)
 
     def _begin(self, tokens: Sequence[int], positions: Sequence[int], slots: Sequence[int]) -> int:
         count = len(tokens)
@@ -93,7 +114,12 @@ class CpuDecoder:
         wide, narrow = ctypes.c_int64 * room, ctypes.c_int32 * room
         self._ids, self._wide_positions, self._wide_lengths, self._numbers = wide(), wide(), wide(), wide(*range(room))
         self._positions, self._slots, self._lengths, self._best = narrow(), narrow(), narrow(), narrow()
-        self._found = (ctypes.c_int32 * (room * _MOST_STEPS))()
+        self._found = (ctypes.c_int32 * (room * MOST_STEPS))()
+        self._draws, self._uniforms = (DrawArgs * room)(), (ctypes.c_double * (room * MOST_STEPS))()
+        self._drawing: list[SamplingParams | None] = [None] * room
+        for row, given in enumerate(self._draws):
+            given.uniforms = ctypes.addressof(self._uniforms) + row * MOST_STEPS * 8
+        self._scratch = reserve(self._columns * 8, "candidates")
         given = dict(zip(_STEP_INPUTS, (self._ids, self._wide_positions, self._wide_lengths, self._numbers), strict=True))
         memory = reserve(room * self._columns * 4, "logits")
         self._rows = np.frombuffer(memory, np.float32, count=room * self._columns).reshape(room, self._columns)
@@ -117,7 +143,7 @@ class CpuDecoder:
         self._arguments = DecodeArgs(
             step, at(self._ids), at(self._wide_positions), at(self._wide_lengths), at(self._positions), at(self._lengths)
         )
-        self._arguments.found = at(self._found)
+        self._arguments.found, self._arguments.scratch = at(self._found), address(self._scratch)
         self._decode_reference = ctypes.byref(self._arguments)
         self._step_reference = ctypes.byref(self._arguments.step)
         self._room = room

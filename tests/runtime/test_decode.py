@@ -16,7 +16,7 @@ from mixplan.runtime.errors import CapacityError, InternalError, RequestError
 from mixplan.runtime.generate import collect, generate_batch
 from mixplan.runtime.logit_rows import LogitRows
 from mixplan.runtime.model import Model
-from mixplan.runtime.sampling import SamplingParams
+from mixplan.runtime.sampling import Sampler, SamplingParams
 from mixplan.targets.base import CompileOptions
 from mixplan.targets.cpu.target import CpuTarget
 
@@ -198,7 +198,46 @@ def test_closed(open_toy: Callable[..., Model], device: str) -> None:
         model.decode_greedy([1], [0])
 
 
-@pytest.mark.parametrize("settings", [{"temperature": 0.0}, {"temperature": 1.0, "seed": 5}, {"temperature": 1.0, "top_k": 3, "seed": 5}])
+@pytest.mark.parametrize("steps", [1, 7])
+def test_drawn_steps_in_one_call(open_toy: Callable[..., Model], device: str, steps: int) -> None:
+    """Each sequence by its own settings and numbers, whether the device draws them or numpy does."""
+    model, other = open_toy(device), open_toy(device)
+    tokens, order, last = _prefill(model), list(PROMPTS), _prefill(other)
+    params = [SamplingParams(temperature=1.0, seed=3), SamplingParams(), SamplingParams(temperature=0.7, top_k=9, top_p=0.9, seed=4)]
+    samplers, choosing = [Sampler(p) for p in params], [Sampler(p) for p in params]
+    found: list[int] = []
+    while len(found) < 3 * 40:
+        new = model.decode_steps(tokens, order, [sampler.draw(steps) for sampler in samplers], steps=steps, seconds=60)
+        for sampler in samplers:
+            sampler.drawn(len(new) // 3)
+        found, tokens = found + new, new[-3:]
+    want: list[int] = []
+    while len(want) < len(found):
+        last = other.decode(last, order, lambda rows: [sampler.choose(rows, row) for row, sampler in enumerate(choosing)])
+        want += last
+    assert found == want
+
+
+def test_draws_must_be_enough(open_toy: Callable[..., Model], device: str) -> None:
+    model = open_toy(device)
+    sampler = Sampler(SamplingParams(temperature=1.0))
+    for draws in ([sampler.draw(1)], [sampler.draw(5), sampler.draw(5)]):
+        with pytest.raises(RequestError, match="needs a draw with a number for each step"):
+            model.decode_steps([1], [0], draws, steps=2)
+    assert model.length(0) == 0
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"temperature": 0.0},
+        {"temperature": 1.0, "seed": 5},
+        {"temperature": 1.0, "top_k": 3, "seed": 5},
+        {"temperature": 0.8, "top_p": 0.9, "seed": 6},
+        {"temperature": 0.8, "min_p": 0.05, "seed": 7},
+        {"temperature": 0.8, "top_k": 40, "repetition_penalty": 1.2, "seed": 8},
+    ],
+)
 def test_generation_is_the_same_without_the_short_way(open_toy: Callable[..., Model], settings: dict[str, Any]) -> None:
     model = open_toy("cpu")
     params = SamplingParams(max_tokens=50, ignore_eos=True, **settings)

@@ -35,7 +35,9 @@ struct StepArgs {
   int64_t nanoseconds;  // set by the step: how long it took
 };
 
-// Several greedy steps in one call: each takes the tokens that the one before it found most probable.
+struct Draw;
+
+// Several steps in one call: each takes the tokens that the one before it found.
 struct DecodeArgs {
   StepArgs step;         // one token of each sequence, and rows as many; with `best` and `maxima`
   int64_t* ids;          // [tokens], the region inputs and step arrays that advance from step to step
@@ -49,6 +51,8 @@ struct DecodeArgs {
   int64_t budget;        // nanoseconds: beyond the first, no step that would end later
   int32_t* found;        // [steps][tokens], set
   int64_t done;          // set: steps made
+  const Draw* draws;     // kernels/draw.h; [tokens], or null, where every token is the most probable one
+  void* scratch;         // with draws: 8 bytes for each column of logits
 };
 
 // What an op's function is called with, on every thread.

@@ -1,9 +1,9 @@
 // All heavy kernels.
 #pragma once
 #include "attention.h"
+#include "draw.h"
 #include "embedding.h"
 #include "grouped_linear.h"
-#include "largest.h"
 #include "linear.h"
 #include "linear_q.h"
 #include "norm.h"
