@@ -46,6 +46,7 @@ class CpuDecoder:
         self._positions: Any
         self._slots: Any
         self._lengths: Any
+        self._uniforms: Any
         self.nanoseconds = 0
         """Time in the library so far, as it counted it."""
 
