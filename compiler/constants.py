@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from numpy.typing import NDArray
 
+from mixplan.compiler.calibration.statistics import InputStatistics
+
 if TYPE_CHECKING:
     from mixplan.compiler.weights.base import WeightSource
 
@@ -107,6 +109,7 @@ def leaves(value: Any) -> Iterator[Expr]:
             yield from leaves(item)
 
 
+_TRANSPOSES = frozenset({"transpose", "t", "permute", "numpy_T"})
 _SAME = frozenset({"alias", "clone", "contiguous", "detach", "lift_fresh_copy", "dropout"})
 # fmt: off
 _ELEMENTWISE = frozenset({
@@ -119,23 +122,34 @@ _ELEMENTWISE = frozenset({
 class Constants:
     """Evaluates constant expressions against a checkpoint."""
 
-    def __init__(self, source: WeightSource | None, importance: Mapping[str, torch.Tensor] | None = None) -> None:
+    def __init__(self, source: WeightSource | None, inputs: Mapping[str, torch.Tensor | InputStatistics] | None = None) -> None:
+        """inputs: what is known of the inputs of weights, by their layers' or their own names: moments f32 [K], or all statistics."""
         self._source = source
-        self._importance = importance or {}
+        self._inputs = {
+            name.removesuffix(".weight"): InputStatistics(known) if isinstance(known, torch.Tensor) else known
+            for name, known in (inputs or {}).items()
+        }
         self._cache: OrderedDict[str, torch.Tensor] = OrderedDict()
         self._lock = threading.RLock()
 
-    def importance(self, expr: Expr) -> torch.Tensor | None:
-        """How much each column of the weight `expr` [N, K] matters, f32 [K]; None where nobody knows.
+    def inputs(self, expr: Expr) -> InputStatistics | None:
+        """What is known of the input that the weight `expr` [N, K] meets; None where nobody knows.
 
-        Known are weights as the checkpoint holds them, and stacks of such weights that read the same input.
+        Known are weights as the checkpoint holds them, such weights with their axes exchanged, and stacks of weights that read one input.
         """
         if isinstance(expr, Parameter):
-            return self._importance.get(expr.name)
-        if isinstance(expr, Call) and expr.op == "cat" and expr.args and isinstance(expr.args[0], (list, tuple)):
-            found = [self.importance(part) for part in expr.args[0]]
+            return self._inputs.get(expr.name.removesuffix(".weight"))
+        if not isinstance(expr, Call) or not expr.args:
+            return None
+        if expr.op in _TRANSPOSES and isinstance(expr.args[0], Parameter) and len(expr.shape) == 2:
+            known = self.inputs(expr.args[0])
+            return known if known is not None and len(known.moments) == expr.shape[-1] else None
+        if expr.op == "cat" and isinstance(expr.args[0], (list, tuple)):
+            found = [self.inputs(part) for part in expr.args[0]]
             first = found[0]
-            if first is not None and expr.shape[-1] == len(first) and all(one is not None and torch.equal(one, first) for one in found):
+            if first is None or expr.shape[-1] != len(first.moments):
+                return None
+            if all(one is first or (one is not None and torch.equal(one.moments, first.moments)) for one in found):
                 return first
         return None
 

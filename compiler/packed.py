@@ -47,7 +47,7 @@ def pack_chunk(constants: Constants, chunk: Chunk) -> Packed:
     """The chunk's bytes by role."""
     weight = chunk.weight
     packed = [
-        pack_rows(weight.format, _rows(constants, chunk, piece), expr_name(piece, "weight"), constants.importance(piece))
+        pack_rows(weight.format, _rows(constants, chunk, piece), expr_name(piece, "weight"), constants.inputs(piece))
         for piece in weight.pieces
     ]
     return interleave_gated(*packed) if weight.layout == "gated" else packed[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -31,5 +33,23 @@ def grouped_linear(x: Tensor, expert_ids: Tensor, weight: Tensor, bias: Tensor |
 def _(x: Tensor, expert_ids: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return x.new_empty(expert_ids.shape[0], expert_ids.shape[1], weight.shape[1])
 
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(inputs[1], inputs[2])
+    ctx.slots = inputs[0].shape[1]
+
+
+def _gradient(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+    """Of x alone: weights are constants."""
+    expert_ids, weight = ctx.saved_tensors
+    out = gradient.new_zeros(*expert_ids.shape, weight.shape[2])
+    for expert in range(weight.shape[0]):
+        token, slot = torch.nonzero(expert_ids == expert, as_tuple=True)
+        if token.numel():
+            out[token, slot] = gradient[token, slot] @ weight[expert]
+    return (out.sum(1, keepdim=True) if ctx.slots == 1 else out), None, None, None
+
+
+grouped_linear.register_autograd(_gradient, setup_context=_keep)
 
 GROUPED_LINEAR = torch.ops.mixplan.grouped_linear.default

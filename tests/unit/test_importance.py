@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from mixplan.compiler.calibration.statistics import InputStatistics
 from mixplan.compiler.constants import Constants, Parameter
 from mixplan.compiler.frontends import open_checkpoint
 from mixplan.compiler.importance import calibration_ids, input_moments
@@ -49,7 +50,7 @@ def test_rounding_heeds_importance() -> None:
         fmt = WeightFormat.of("i4", 32, symmetric)
         errors = []
         for given in (None, importance):
-            made = quantize_rows(fmt, rows, "w", given)
+            made = quantize_rows(fmt, rows, "w", None if given is None else InputStatistics(given))
             zeros = 8.0 if made.zeros is None else np.repeat(made.zeros.astype(np.float32), 32, 1)
             values = (made.codes.astype(np.float32) - zeros) * np.repeat(made.scales.astype(np.float32), 32, 1)
             errors.append(float((((torch.from_numpy(values) - rows) ** 2) * importance).sum()))
@@ -60,5 +61,5 @@ def test_importance_of_expressions() -> None:
     """Only of weights as they are in the checkpoint."""
     known = torch.arange(1.0, 5.0)
     constants = Constants(None, {"a": known})
-    assert constants.importance(Parameter("a", (8, 4))) is known
-    assert constants.importance(Parameter("b", (8, 4))) is None
+    assert constants.inputs(Parameter("a", (8, 4))).moments is known
+    assert constants.inputs(Parameter("b", (8, 4))) is None

@@ -26,7 +26,7 @@ from mixplan.runtime.dtypes import DType
 from mixplan.runtime.formats import WeightFormat, round_up
 from mixplan.runtime.two_level import MOST, row_scales
 
-__all__ = ["columns_weights", "encode", "search", "values"]
+__all__ = ["columns_weights", "decode", "encode", "row_scales_of", "search", "values"]
 
 _DIVISORS = (8.0, 7.0, 7.5, 8.5, 9.0)
 _SHRINKS = (1.0, 0.95, 0.9, 0.85)
@@ -38,6 +38,8 @@ _OTHER_SIGN = (1.18, 1.12, 1.06, 1.0, 0.94, 0.88, 0.82, 0.76)
 _ENDS = (1.0, 0.925, 0.85, 0.775)
 # Up to this width the side with one code more is worth a try at either end.
 _NARROW = 3
+# Room that a row's own scale leaves above the largest of its groups' scales, where groups change after it was chosen.
+_ROOM = np.float32(1.25)
 # What a column counts for at least, as a part of the mean.
 _LEAST_IMPORTANCE = 1e-3
 
@@ -53,14 +55,17 @@ def columns_weights(importance: Tensor, group: int) -> Tensor:
     return weights.reshape(1, padded // group, group)
 
 
-def search(fmt: WeightFormat, grouped: Tensor, weights: Tensor | None = None) -> Tried:
-    """Scales as they are stored, and zeros, of groups f32 [n, G, group] under a quantized format. weights: f32 [1 or n, G, group]."""
+def search(fmt: WeightFormat, grouped: Tensor, weights: Tensor | None = None, rows: Tensor | None = None) -> Tried:
+    """Scales as they are stored, and zeros, of groups f32 [n, G, group] under a quantized format. weights: f32 [1 or n, G, group].
+
+    rows: f32 [n, 1], where two-level scales are to be whole numbers of these (see `row_scales_of`), as for a part of a row's groups.
+    """
     if _plain(fmt):
         known = weights if fmt.bits == 4 else None
         return _best(fmt, grouped, list(_plain_candidates(fmt, grouped, known is not None)), known)[0]
     best, error = _best(fmt, grouped, _candidates(fmt, grouped), weights)
     if fmt.two_level:
-        return _two_level(fmt, grouped, best, weights)
+        return _two_level(fmt, grouped, best, weights, rows)
     if fmt.bits == 8:
         return best
     return _best(fmt, grouped, [_refined(fmt, grouped, best, weights)], weights, (best, error))[0]
@@ -129,10 +134,18 @@ def _refined(fmt: WeightFormat, grouped: Tensor, tried: Tried, weights: Tensor |
     return _stored(fmt, torch.where(size > 0, (counted * target).sum(-1) / size, scale)), zero
 
 
-def _two_level(fmt: WeightFormat, grouped: Tensor, tried: Tried, weights: Tensor | None) -> Tried:
+def row_scales_of(fmt: WeightFormat, grouped: Tensor, weights: Tensor | None = None) -> Tensor | None:
+    """The rows' own scales f32 [n, 1] of two-level formats; None for others. With room: groups may change yet."""
+    if not fmt.two_level:
+        return None
+    scale = _best(fmt, grouped, _candidates(fmt, grouped), weights)[0][0]
+    return torch.from_numpy(row_scales(scale.abs().amax(1).numpy() * _ROOM))[:, None]
+
+
+def _two_level(fmt: WeightFormat, grouped: Tensor, tried: Tried, weights: Tensor | None, rows: Tensor | None) -> Tried:
     """Scales that are a row's bf16 times a whole number, near the tried ones."""
     scale, zero = tried
-    row = torch.from_numpy(row_scales(scale.abs().amax(1).numpy()))[:, None]
+    row = torch.from_numpy(row_scales(scale.abs().amax(1).numpy()))[:, None] if rows is None else rows
     count = scale * _inverse(row)
     if fmt.bits == 8:
         # Nothing is clipped.
@@ -169,6 +182,12 @@ def values(fmt: WeightFormat, grouped: Tensor, scale: Tensor, zero: Tensor) -> T
         return torch.from_numpy(_table(fmt.bits, False).take(_places(grouped, scale), mode="clip"))
     codes = encode(fmt, grouped, scale, zero)
     return codes if fmt.has_minimum else codes.sub_(zero.unsqueeze(-1))
+
+
+def decode(fmt: WeightFormat, grouped: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
+    """What groups f32 [n, G, group] become: the nearest that the format holds."""
+    found = values(fmt, grouped, scale, zero).mul_(scale.unsqueeze(-1))
+    return found.add_(zero.unsqueeze(-1)) if fmt.has_minimum else found
 
 
 # Entries of a codebook are whole, so that the borders between neighbours are multiples of a half.

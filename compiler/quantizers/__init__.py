@@ -1,0 +1,1 @@
+"""Quantizers beyond rounding each weight to its nearest code (compiler/quantize.py)."""

@@ -1,0 +1,175 @@
+"""The table of losses: every group of layers under every candidate scheme."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from mixplan.compiler.calibration.statistics import Calibration, InputStatistics
+from mixplan.compiler.frontends.base import Captured
+from mixplan.compiler.quantize import dequantized
+from mixplan.compiler.sensitivity.gradients import GradientStatistics, gradient_statistics
+from mixplan.compiler.sensitivity.rows import Use, WeightRows, uses_of
+from mixplan.passes.precision.schemes import Scheme, parse_scheme
+from mixplan.runtime.errors import OptionError, UnsupportedError
+from mixplan.runtime.formats import WeightFormat
+
+__all__ = ["METHODS", "Group", "LossTable", "loss_table"]
+
+METHODS = ("fisher", "hessian", "kld")
+
+# The format at which it is measured how much of the rounding error compensation takes back.
+_REFERENCE = parse_scheme("W4A16:g32")
+
+
+class Group(Protocol):
+    """Layers that share a decision."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def layers(self) -> tuple[str, ...]: ...
+
+
+@dataclass(frozen=True)
+class LossTable:
+    """loss: by (group's name, scheme's spelling), additive over groups. tokens: that gradients were taken of (0: none). seconds it took."""
+
+    loss: dict[tuple[str, str], float]
+    method: str
+    tokens: int
+    seconds: float
+
+
+def loss_table(
+    captured: Captured,
+    groups: Sequence[Group],
+    schemes: Sequence[Scheme],
+    *,
+    calibration: Calibration,
+    windows: Tensor | Sequence[Sequence[int]] = (),
+    method: str = "fisher",
+    compensate: bool = True,
+    seed: int = 0,
+    progress: Callable[[float], None] | None = None,
+) -> LossTable:
+    """Predicted loss of every group under every scheme, of `captured.graph` as it was captured.
+
+    windows: token ids [W, L] that gradients are taken of (fisher) or that logits are compared on (kld); hessian needs none. compensate: the
+    plan's weights are quantized with error compensation where `calibration` has Hessians. OptionError for a method that is not known.
+    """
+    if method not in METHODS:
+        raise OptionError(f"Sensitivity method {method!r} is not known; allowed: {', '.join(METHODS)}.")
+    started = perf_counter()
+    tell = progress or (lambda _: None)
+    if method == "kld":
+        from mixplan.compiler.sensitivity.divergence import divergence_table
+
+        loss, tokens = divergence_table(captured, groups, schemes, calibration, windows, tell)
+        return LossTable(loss, method, tokens, perf_counter() - started)
+    gradients = GradientStatistics()
+    if method == "fisher":
+        gradients = _gradients(captured, windows, seed, lambda done: tell(done / 2))
+    uses = uses_of(captured)
+    loss = {(group.name, str(scheme)): 0.0 for group in groups for scheme in schemes}
+    for index, group in enumerate(groups):
+        for layer in group.layers:
+            for use in uses.get(layer, ()):
+                scored = _layer(captured, layer, use, schemes, calibration, gradients if method == "fisher" else None, compensate)
+                for scheme, value in scored.items():
+                    loss[group.name, scheme] += value
+        tell((1 + (index + 1) / len(groups)) / 2 if method == "fisher" else (index + 1) / len(groups))
+    return LossTable(loss, method, gradients.tokens, perf_counter() - started)
+
+
+def _gradients(
+    captured: Captured, windows: Tensor | Sequence[Sequence[int]], seed: int, progress: Callable[[float], None]
+) -> GradientStatistics:
+    try:
+        return gradient_statistics(captured, windows, seed=seed, progress=progress)
+    except (RuntimeError, NotImplementedError) as error:
+        raise UnsupportedError(
+            f"Gradients of this model could not be computed: {error}", hint="Use sensitivity 'hessian', which needs none."
+        ) from error
+
+
+def _layer(
+    captured: Captured,
+    layer: str,
+    use: Use,
+    schemes: Sequence[Scheme],
+    calibration: Calibration,
+    gradients: GradientStatistics | None,
+    compensate: bool,
+) -> dict[str, float]:
+    """Loss by scheme of one use of a layer's weight."""
+    rows = WeightRows(captured, use)
+    inputs = None if use.table else calibration.inputs.get(layer)
+    if inputs is not None and len(inputs.moments) != rows.values.shape[1]:
+        inputs = None
+    score = _table_score(rows, layer, gradients) if use.table else _product_score(rows, layer, inputs, gradients)
+    errors: dict[WeightFormat, float] = {}
+    compensated = compensate and inputs is not None and bool(inputs.blocks)
+    kept = 1.0
+    if compensated:
+        plain = score(dequantized(_REFERENCE.weight, rows.values, layer, inputs, compensate=False) - rows.values)
+        kept = score(dequantized(_REFERENCE.weight, rows.values, layer, inputs) - rows.values) / plain if plain > 0 else 1.0
+    found: dict[str, float] = {}
+    for scheme in schemes:
+        fmt = scheme.weight
+        if fmt not in errors:
+            error = score(dequantized(fmt, rows.values, layer, inputs, compensate=False) - rows.values)
+            errors[fmt] = error * (kept if compensated and fmt.group_size and fmt.bits < 8 else 1.0)
+        rounding = _rounding(rows, layer, scheme, inputs, gradients) if scheme.activation == "i8" and not use.table else 0.0
+        found[str(scheme)] = errors[fmt] + rounding
+    return found
+
+
+def _table_score(rows: WeightRows, layer: str, gradients: GradientStatistics | None) -> Callable[[Tensor], float]:
+    if gradients is None:
+        power = float(rows.values.square().sum()) or 1.0
+        return lambda error: float(error.square().sum()) / power
+    columns = gradients.tables.get(layer)
+    if columns is None:
+        return lambda _: 0.0
+    return lambda error: 0.5 * float((columns * error.square().mean(0)).sum())
+
+
+def _product_score(
+    rows: WeightRows, layer: str, inputs: InputStatistics | None, gradients: GradientStatistics | None
+) -> Callable[[Tensor], float]:
+    inputs = inputs or InputStatistics(torch.ones(rows.values.shape[1]))
+    if gradients is None:
+        power = float(inputs.loss(rows.values).sum()) or 1.0
+        return lambda error: float(inputs.loss(error).sum()) / power
+    counts, share = _outputs(rows, layer, gradients)
+    return lambda error: 0.5 * share * float((counts * inputs.loss(error)).sum())
+
+
+def _outputs(rows: WeightRows, layer: str, gradients: GradientStatistics) -> tuple[Tensor, float]:
+    """What the outputs of the sampled rows count, [n], and by how much all outputs count more than these."""
+    outputs = gradients.outputs.get(layer)
+    if outputs is None:
+        return torch.zeros(len(rows.places)), 0.0
+    counts = outputs[rows.places % len(outputs)]
+    sampled, total = float(counts.sum()), float(outputs.sum())
+    return (counts, total / sampled) if sampled > 0 else (counts, 0.0)
+
+
+def _rounding(rows: WeightRows, layer: str, scheme: Scheme, inputs: InputStatistics | None, gradients: GradientStatistics | None) -> float:
+    """Loss from rounding the input to int8: independent errors of known mean square, through the weights."""
+    if inputs is None or scheme.group not in inputs.rounding:
+        return 0.0
+    group = scheme.group or rows.values.shape[1]
+    noise = inputs.rounding[scheme.group].repeat_interleave(group)[: rows.values.shape[1]]
+    each = rows.values.square() @ noise
+    if gradients is None:
+        return float(each.sum()) / (float(inputs.loss(rows.values).sum()) or 1.0)
+    counts, share = _outputs(rows, layer, gradients)
+    return 0.5 * share * float((counts * each).sum())
