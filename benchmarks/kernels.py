@@ -10,14 +10,19 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
+import re
 import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 import mixplan
+from mixplan.passes.precision.schemes import parse_scheme
 from mixplan.runtime.devices.cpu_amx import amx_refusal
+from mixplan.runtime.packing import packed_layout
+from mixplan.targets.cpu.codegen.ops.linear import weight_type
 
 HEADERS = Path(mixplan.__file__).parent / "targets" / "cpu" / "templates" / "kernels"
 LEVELS = {
@@ -28,16 +33,8 @@ LEVELS = {
     "amx": "x86_64_v4+avx512vnni+avx512bf16+amx_tile+amx_int8+amx_bf16",
 }
 SHAPES = {"qkv": (960, 576), "o": (576, 576), "gate_up": (3072, 576), "down": (576, 1536), "head": (49152, 576)}
-# name -> Fmt, group, activations ("q" for int8), bits per weight with scales
-SCHEMES = {
-    "FP32": ("F32", 0, "F32", 32.0),
-    "BF16": ("BF16", 0, "BF16", 16.0),
-    "W8A16": ("I8", 0, "F32", 8.0),
-    "W8A8": ("I8", 0, "q", 8.0),
-    "W4A16": ("I4", 32, "F32", 4.5),
-    "W4A8": ("I4", 32, "q", 4.5),
-    "W4A8-128": ("I4", 128, "q", 4.125),
-}
+# The usual schemes; `--schemes` takes any other spelling.
+SCHEMES = ("FP32", "BF16", "W8A16", "W8A8", "W4A16:g32", "W4A8:g32", "W4A16:g32,nl,s8", "W4A8:g32,nl,s8")
 
 SOURCE = """
 #include <pthread.h>
@@ -104,9 +101,10 @@ static char* memory(int64_t bytes, int fill) {
 }
 // One product, `copies` times over different weights. Weights are a constant pattern: the time does not depend on the values.
 template <class Args>
-static double product(Kernel kernel, int64_t m, int64_t n, int64_t k, int64_t weight_bytes, int64_t scale_bytes, int64_t copies, int nt,
-                      int rounds, int gated) {
-  char* w = memory((weight_bytes + scale_bytes) * copies, 0x31);
+static double product(Kernel kernel, int64_t m, int64_t n, int64_t k, int64_t weight_bytes, int64_t scale_bytes,
+                      int64_t zero_bytes, int64_t copies, int nt, int rounds, int gated) {
+  const int64_t bytes = weight_bytes + scale_bytes + zero_bytes;
+  char* w = memory(bytes * copies, 0x31);
   const int64_t kp = round_up(k, 128);
   float* x = (float*)memory(m * kp * 4, 0);
   for (int64_t i = 0; i < m * kp; i++) x[i] = 0.001f * (float)(i % 17);
@@ -119,7 +117,8 @@ static double product(Kernel kernel, int64_t m, int64_t n, int64_t k, int64_t we
     Args& a = args[i];
     if constexpr (sizeof(Args) == sizeof(LinearQArgs)) { a.q = (int8_t*)x; a.ldq = kp; a.q_scales = extra; a.q_sums = extra; a.ldg = 16; }
     else { a.x = x; a.ldx = k; }
-    a.w = w + i * (weight_bytes + scale_bytes); a.scales = w + i * (weight_bytes + scale_bytes) + weight_bytes;
+    a.w = w + i * bytes; a.scales = w + i * bytes + weight_bytes;
+    a.zeros = zero_bytes ? w + i * bytes + weight_bytes + scale_bytes : nullptr;
     a.y = y; a.ldy = n; a.m = m; a.n = gated ? n / 2 : n; a.scratch = scratch;
   }
   Times times = {(double*)calloc((size_t)(copies * (rounds + 1)), 8), 0};
@@ -148,19 +147,27 @@ class Line:
 def _source(schemes: list[str]) -> str:
     parts = [SOURCE]
     for scheme in schemes:
-        fmt, group, act, _ = SCHEMES[scheme]
-        args = "LinearQArgs" if act == "q" else "LinearArgs"
+        parsed = parse_scheme(scheme)
+        quantized = parsed.activation == "i8"
+        args = "LinearQArgs" if quantized else "LinearArgs"
         for shape, (_, columns) in SHAPES.items():
             gated = shape == "gate_up"
-            name = ("gated_" if gated else "") + ("linear_q" if act == "q" else "linear")
-            consts = f"Fmt::{fmt},false,{columns},{group}" + ("" if act == "q" else f",Act::{act}") + (",Fn::Silu" if gated else "")
-            label = f"{scheme}_{shape}".replace("-", "_")
+            name = ("gated_" if gated else "") + ("linear_q" if quantized else "linear")
+            consts = f"{weight_type(parsed.weight)}, {columns}" + ("" if quantized else f", Act::{parsed.activation.upper()}")
+            consts += ", Fn::Silu" if gated else ""
+            label = _label(scheme, shape)
             parts.append(f"static void k_{label}(const void* a, int t, int n) {{ {name}<{consts}>(*(const {args}*)a, t, n); }}")
             parts.append(
-                f'extern "C" double {label}(int64_t m, int64_t n, int64_t k, int64_t wb, int64_t sb, int64_t copies, int nt, int rounds) '
-                f"{{ return product<{args}>(k_{label}, m, n, k, wb, sb, copies, nt, rounds, {int(gated)}); }}"
+                f'extern "C" double {label}(int64_t m, int64_t n, int64_t k, int64_t wb, int64_t sb, int64_t zb, int64_t copies, int nt, '
+                "int rounds) "
+                f"{{ return product<{args}>(k_{label}, m, n, k, wb, sb, zb, copies, nt, rounds, {int(gated)}); }}"
             )
     return "\n".join(parts)
+
+
+def _label(scheme: str, shape: str) -> str:
+    """A C name."""
+    return re.sub(r"\W", "_", f"{scheme}_{shape}")
 
 
 def _build(level: str, schemes: list[str], folder: Path) -> ctypes.CDLL:
@@ -189,19 +196,21 @@ def _products(
 ) -> list[Line]:
     lines = []
     for scheme in schemes:
-        _, group, _, bits = SCHEMES[scheme]
+        fmt = parse_scheme(scheme).weight
         for shape in shapes:
             n, k = SHAPES[shape]
-            function = getattr(library, f"{scheme}_{shape}".replace("-", "_"))
+            function = getattr(library, _label(scheme, shape))
             function.restype = ctypes.c_double
-            scale_bytes = n * (k // group * 2 if group else 4)
-            weight_bytes = n * k * {32.0: 4, 16.0: 2, 8.0: 1}.get(bits, 0) or n * k // 2
+            layout = packed_layout(fmt, n, k)
+            weight_bytes, scale_bytes, zero_bytes = (
+                prod(layout[role][1]) * layout[role][0].itemsize if role in layout else 0 for role in ("weight", "scales", "zeros")
+            )
             for m in rows:
                 copies = max(2, (64 << 20) // weight_bytes) if m <= 32 and not cached else 2
                 for nt in threads:
-                    args = [ctypes.c_int64(v) for v in (m, n, k, weight_bytes, scale_bytes, copies)]
+                    args = [ctypes.c_int64(v) for v in (m, n, k, weight_bytes, scale_bytes, zero_bytes, copies)]
                     seconds = function(*args, nt, rounds)
-                    moved = weight_bytes + scale_bytes
+                    moved = weight_bytes + scale_bytes + zero_bytes
                     lines.append(Line(shape, scheme, m, nt, seconds * 1e6, moved / seconds / 1e9, 2 * m * n * k / seconds / 1e9))
     return lines
 
@@ -210,7 +219,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--level", choices=list(LEVELS), default="bf16", help="ISA level to compile for")
-    parser.add_argument("--schemes", nargs="*", choices=list(SCHEMES), default=list(SCHEMES))
+    parser.add_argument("--schemes", nargs="*", default=list(SCHEMES), help="schemes, spelled as for a compile")
     parser.add_argument("--rows", nargs="*", type=int, default=[1, 4, 16, 512])
     parser.add_argument("--threads", nargs="*", type=int, default=[1, 2])
     parser.add_argument("--rounds", type=int, default=5)
@@ -230,10 +239,10 @@ def main() -> None:
     if options.json:
         print(json.dumps([vars(line) for line in lines]))
         return
-    print(f"{'kernel':16}{'scheme':>10}{'rows':>6}{'threads':>8}{'us':>11}{'GB/s':>8}{'GOP/s':>9}")
+    print(f"{'kernel':16}{'scheme':>18}{'rows':>6}{'threads':>8}{'us':>11}{'GB/s':>8}{'GOP/s':>9}")
     for line in lines:
         print(
-            f"{line.kernel:16}{line.scheme:>10}{line.rows:>6}{line.threads:>8}{line.microseconds:>11.1f}{line.gb_per_s:>8.1f}{line.gop_per_s:>9.1f}"
+            f"{line.kernel:16}{line.scheme:>18}{line.rows:>6}{line.threads:>8}{line.microseconds:>11.1f}{line.gb_per_s:>8.1f}{line.gop_per_s:>9.1f}"
         )
     for scheme in options.schemes if set(options.shapes) == set(SHAPES) else []:
         for m in options.rows:

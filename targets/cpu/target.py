@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from mixplan.runtime.devices.cpu_info import allowed_cores
 from mixplan.runtime.errors import MixplanError, UnsupportedError
+from mixplan.runtime.formats import FORMAT_NAMES
 from mixplan.runtime.plan import Node, Plan, Region, Value
 from mixplan.targets.base import Capabilities, CompiledRegion, CompileOptions, Support
 from mixplan.targets.cpu.cache import cached_kernel, kernel_key
@@ -50,7 +51,7 @@ class CpuTarget:
             available = Support(True, find_compiler().identity)
         except MixplanError as error:
             available = Support(False, str(error))
-        return Capabilities(self.name, available, default_levels(), formats=("f32", "bf16", "i8", "i4"), activations=("f32", "bf16", "i8"))
+        return Capabilities(self.name, available, default_levels(), formats=FORMAT_NAMES, activations=("f32", "bf16", "i8"))
 
     def resolve_levels(self, wanted: Sequence[str]) -> tuple[str, ...]:
         """See Target.resolve_levels."""

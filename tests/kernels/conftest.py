@@ -1,6 +1,6 @@
 """Compiles the kernel templates that a test module names and calls them through ctypes, at each ISA level that this machine has.
 
-A module lists its instantiations in `KERNELS`, for example `"linear<Fmt::F32,false,5,0,Act::F32>"`; they are compiled together, once for
+A module lists its instantiations in `KERNELS`, for example `"linear<Weight<Fmt::F32>, 5, Act::F32>"`; they are compiled together, once for
 each level.
 The argument structs are read from args.h, so the tests can't drift from it. The library is kept by hash of its sources.
 """
@@ -22,6 +22,7 @@ import pytest
 
 import mixplan
 from mixplan.runtime.devices.cpu_info import level_refusal
+from mixplan.runtime.dtypes import bf16_to_f32, f32_to_bf16
 from mixplan.runtime.formats import WeightFormat
 from mixplan.runtime.ops import OPS, StepContext
 from mixplan.runtime.packing import Packed, Quantized, concat_experts, interleave_gated, pack
@@ -179,9 +180,6 @@ def scratch_intact() -> Any:
     return check_scratch
 
 
-FORMATS = {"f32": "F32", "bf16": "BF16", "i8": "I8", "i4": "I4"}
-
-
 @dataclass(frozen=True)
 class Weight:
     """A random packed weight with `copies` parts (2: gate and up, interleaved; more: experts), and how kernels and references name it."""
@@ -206,19 +204,21 @@ class Weight:
         return dict(zip(("w", "scales", "zeros"), self.arrays, strict=True))
 
 
-def consts(fmt: WeightFormat, columns: int) -> str:
-    """The template arguments that a format and a width stand for."""
-    return f"Fmt::{FORMATS[fmt.name]},{'false' if fmt.symmetric else 'true'},{columns},{fmt.group_size}"
-
-
 def _one(rng: np.random.Generator, fmt: WeightFormat, rows: int, columns: int, extreme: bool) -> Packed:
     if not fmt.quantized:
         return pack(fmt, rng.standard_normal((rows, columns)).astype(np.float32))
     groups, top = fmt.groups(columns), fmt.levels - 1
     codes = np.full((rows, columns), top) if extreme else rng.integers(0, top + 1, (rows, columns))
-    scales = (rng.random((rows, groups)) + 0.5) / fmt.levels
-    zeros = None if fmt.symmetric else rng.integers(0, top + 1, (rows, groups)).astype(np.uint8)
-    return pack(fmt, Quantized(codes.astype(np.uint8), scales.astype(fmt.scale_dtype.numpy), zeros))
+    scales = (rng.random((rows, groups)) + 0.5) / (128 if fmt.nonuniform else fmt.levels)
+    if fmt.two_level:
+        row = bf16_to_f32(f32_to_bf16((scales.max(1, keepdims=True) / 120).astype(np.float32)))
+        scales = row * np.rint(scales / row) * rng.choice([1, -1], scales.shape)
+    zeros: Any = None
+    if fmt.has_minimum:
+        zeros = rng.standard_normal((rows, groups)).astype(np.float16)
+    elif not fmt.symmetric:
+        zeros = rng.integers(0, top + 1, (rows, groups)).astype(np.uint8)
+    return pack(fmt, Quantized(codes.astype(np.uint8), scales.astype(np.float32 if fmt.two_level else fmt.scale_dtype.numpy), zeros))
 
 
 def random_weight(

@@ -7,21 +7,31 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mixplan.runtime.formats import WeightFormat
+from mixplan.passes.precision.schemes import parse_scheme
+from mixplan.targets.cpu.codegen.ops.linear import weight_type
 
 CASES = [
-    ("f32", 0, True, 45),
-    ("bf16", 0, True, 45),
-    ("i8", 0, True, 45),
-    ("i8", 32, False, 70),
-    ("i4", 32, True, 100),
-    ("i4", 64, False, 420),
+    ("FP32", 45),
+    ("BF16", 45),
+    ("W8A8", 45),
+    ("W8A8:g32,asym", 70),
+    ("W4A8:g32", 100),
+    ("W4A8:g64,asym", 420),
+    ("W6A8:g32", 100),
+    ("W5A8:g64,min", 200),
+    ("W3A8:g32,asym,s8", 576),
+    ("W2A8:g128,s32", 300),
+    ("W8A8:g32,s8", 100),
+    ("W4A8:g32,min,s8", 100),
+    ("W5A8:g32,nl,s8", 576),
+    ("W4A8:g32,nl,s8", 576),
+    ("W3A8:g64,nl", 200),
 ]
 
 
 def _consts(case: tuple[Any, ...]) -> str:
-    name, group, symmetric, columns = case
-    return f"Fmt::{name.upper()},{'false' if symmetric else 'true'},{columns},{group}"
+    scheme, columns = case
+    return f"{weight_type(parse_scheme(scheme).weight)}, {columns}"
 
 
 KERNELS = [f"{op}<{_consts(c)}>" for op in ("grouped_linear", "embedding") for c in CASES]
@@ -34,10 +44,11 @@ EXTRA = """extern "C" int64_t scratch(int64_t nt, int64_t k, int64_t rows, int64
 def test_grouped_linear(
     native: Any, case: tuple[Any, ...], make_weight: Any, reference: Any, make_scratch: Any, scratch_intact: Any, tolerance: Any
 ) -> None:
-    name, group, symmetric, columns = case
+    scheme, columns = case
+    fmt = parse_scheme(scheme).weight
     rng = np.random.default_rng(columns)
     experts, outputs = 6, 37
-    weight = make_weight(rng, WeightFormat.of(name, group, symmetric), outputs, columns, str(experts))
+    weight = make_weight(rng, fmt, outputs, columns, str(experts))
     bias = rng.standard_normal((experts, outputs)).astype(np.float32)
     for tokens, chosen, shared, threads in ((1, 2, True, 2), (7, 3, False, 1), (150, 2, True, 3)):
         x = rng.standard_normal((tokens, 1 if shared else chosen, columns)).astype(np.float32)
@@ -63,12 +74,12 @@ def test_grouped_linear(
         )
         scratch_intact(block)
         assert (y[ids == experts] == 0).all()
-        rtol, atol = tolerance(native, tokens, name == "f32")
+        rtol, atol = tolerance(native, tokens, scheme == "FP32")
         np.testing.assert_allclose(y, want, rtol=rtol, atol=atol * np.abs(want).max() + 1e-6)
 
 
 def test_wild_expert_ids_give_zeros(native: Any, make_weight: Any, make_scratch: Any) -> None:
-    weight = make_weight(np.random.default_rng(0), WeightFormat(32), 37, 45, "2")
+    weight = make_weight(np.random.default_rng(0), parse_scheme("FP32").weight, 37, 45, "2")
     ids = np.array([[-1, 2, 2**40, 1]])
     y = np.full((1, 4, 37), 5, np.float32)
     native.call(
@@ -91,9 +102,10 @@ def test_wild_expert_ids_give_zeros(native: Any, make_weight: Any, make_scratch:
 @pytest.mark.parametrize("case", CASES, ids=lambda c: "-".join(map(str, c)))
 def test_embedding(native: Any, case: tuple[Any, ...], make_weight: Any, reference: Any) -> None:
     """Exact: a product of a small integer and a scale has one rounding."""
-    name, group, symmetric, columns = case
+    scheme, columns = case
+    fmt = parse_scheme(scheme).weight
     rng = np.random.default_rng(columns)
-    weight = make_weight(rng, WeightFormat.of(name, group, symmetric), 37, columns)
+    weight = make_weight(rng, fmt, 37, columns)
     ids = rng.integers(0, 37, 21)
     (want,) = reference("embedding", weight.attrs, [ids, *weight.arrays])
     wild = np.concatenate([ids, [-1, 37, 2**40]])

@@ -7,30 +7,40 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mixplan.runtime.formats import WeightFormat
+from mixplan.passes.precision.schemes import parse_scheme
+from mixplan.targets.cpu.codegen.ops.linear import weight_type
 
 CASES = [
-    ("f32", 0, True, 45, "F32"),
-    ("f32", 0, True, 800, "F32"),
-    ("bf16", 0, True, 45, "F32"),
-    ("bf16", 0, True, 45, "BF16"),
-    ("bf16", 0, True, 1100, "BF16"),
-    ("i8", 0, True, 45, "F32"),
-    ("i8", 64, False, 130, "F32"),
-    ("i4", 32, True, 100, "F32"),
-    ("i4", 64, False, 420, "F32"),
-    ("i4", 128, True, 128, "F32"),
+    ("FP32", 45, "F32"),
+    ("FP32", 800, "F32"),
+    ("BF16", 45, "F32"),
+    ("BF16", 45, "BF16"),
+    ("BF16", 1100, "BF16"),
+    ("W8A8", 45, "F32"),
+    ("W8A8:g64,asym", 130, "F32"),
+    ("W4A8:g32", 100, "F32"),
+    ("W4A8:g64,asym", 420, "F32"),
+    ("W4A8:g128", 128, "F32"),
+    ("W6A8:g32", 100, "F32"),
+    ("W5A8:g64,min", 200, "F32"),
+    ("W3A8:g32,asym,s8", 576, "F32"),
+    ("W2A8:g128,s32", 300, "F32"),
+    ("W8A8:g32,s8", 100, "F32"),
+    ("W4A8:g32,min,s8", 100, "F32"),
+    ("W5A8:g32,nl,s8", 576, "F32"),
+    ("W4A8:g32,nl,s8", 576, "F32"),
+    ("W3A8:g64,nl", 200, "F32"),
+    ("W2A8:g32,nl,s8", 1000, "F32"),
 ]
 ROWS = [1, 2, 3, 4, 5, 9, 20, 70]
 
 
 def _consts(case: tuple[Any, ...]) -> str:
-    name, group, symmetric, columns, act = case
-    upper = name.upper()
-    return f"Fmt::{upper},{'false' if symmetric else 'true'},{columns},{group},Act::{act}"
+    scheme, columns, act = case
+    return f"{weight_type(parse_scheme(scheme).weight)}, {columns}, Act::{act}"
 
 
-GATED = [(CASES[0], "silu", "Silu"), (CASES[3], "gelu_tanh", "GeluTanh"), (CASES[8], "gelu", "Gelu")]
+GATED = [(CASES[0], "silu", "Silu"), (CASES[3], "gelu_tanh", "GeluTanh"), (CASES[8], "gelu", "Gelu"), (CASES[-2], "silu", "Silu")]
 KERNELS = [f"linear<{_consts(c)}>" for c in CASES] + [f"gated_linear<{_consts(c)},Fn::{fn}>" for c, _, fn in GATED]
 EXTRA = 'extern "C" int64_t scratch(int64_t nt, int64_t k) { return linear_scratch((int)nt, k); }'
 
@@ -39,10 +49,11 @@ EXTRA = 'extern "C" int64_t scratch(int64_t nt, int64_t k) { return linear_scrat
 def test_linear(
     native: Any, case: tuple[Any, ...], make_weight: Any, reference: Any, make_scratch: Any, scratch_intact: Any, tolerance: Any
 ) -> None:
-    name, group, symmetric, columns, act = case
+    scheme, columns, act = case
+    fmt = parse_scheme(scheme).weight
     rng = np.random.default_rng(columns)
     outputs = 101
-    weight = make_weight(rng, WeightFormat.of(name, group, symmetric), outputs, columns)
+    weight = make_weight(rng, fmt, outputs, columns)
     bias = rng.standard_normal(outputs).astype(np.float32)
     for rows in ROWS:
         threads = 1 + rows % 3
@@ -71,7 +82,7 @@ def test_linear(
         scratch_intact(block)
         np.testing.assert_array_equal(y[:, outputs:], 7.0)
         scale = np.abs(want).max()
-        rtol, atol = tolerance(native, rows, name == "f32" or act == "BF16")
+        rtol, atol = tolerance(native, rows, scheme == "FP32" or act == "BF16")
         np.testing.assert_allclose(y[:, :outputs], want[0], rtol=rtol, atol=atol * scale + 1e-6)
 
 
@@ -79,10 +90,11 @@ def test_linear(
 def test_gated(
     native: Any, case: tuple[Any, ...], activation: str, fn: str, make_weight: Any, reference: Any, make_scratch: Any, tolerance: Any
 ) -> None:
-    name, group, symmetric, columns, act = case
+    scheme, columns, act = case
+    fmt = parse_scheme(scheme).weight
     rng = np.random.default_rng(5)
     outputs = 70
-    weight = make_weight(rng, WeightFormat.of(name, group, symmetric), outputs, columns, "gated")
+    weight = make_weight(rng, fmt, outputs, columns, "gated")
     bias = rng.standard_normal((2, outputs)).astype(np.float32)
     for rows in ROWS:
         x = (rng.standard_normal((rows, columns)) / np.sqrt(columns)).astype(np.float32)
@@ -103,7 +115,7 @@ def test_gated(
             n=outputs,
             scratch=make_scratch(native.number("scratch", threads, columns)),
         )
-        rtol, atol = tolerance(native, rows, name == "f32")
+        rtol, atol = tolerance(native, rows, scheme == "FP32")
         np.testing.assert_allclose(y, want[0], rtol=rtol, atol=1e-5 + atol * np.abs(want).max())
 
 
@@ -111,7 +123,7 @@ def test_residual_in_place_and_many_rows(native: Any, make_weight: Any, referenc
     """More rows than one block of rows, split over threads by rows; the residual is the output's own buffer."""
     rng = np.random.default_rng(1)
     columns, outputs, rows = 45, 20, 601
-    weight = make_weight(rng, WeightFormat(32), outputs, columns)
+    weight = make_weight(rng, parse_scheme("FP32").weight, outputs, columns)
     x = rng.standard_normal((rows, columns)).astype(np.float32)
     y = rng.standard_normal((rows, outputs)).astype(np.float32)
     (want,) = reference("linear", weight.attrs, [x, *weight.arrays, None, y.copy()])

@@ -7,30 +7,41 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mixplan.runtime.formats import WeightFormat
+from mixplan.passes.precision.schemes import parse_scheme
 from mixplan.runtime.packing import quantize_act
+from mixplan.targets.cpu.codegen.ops.linear import weight_type
 
 CASES = [
-    ("i8", 0, True, 45),
-    ("i8", 0, False, 576),
-    ("i8", 64, True, 200),
-    ("i4", 32, True, 100),
-    ("i4", 32, False, 576),
-    ("i4", 64, True, 200),
-    ("i4", 128, False, 300),
-    ("i4", 32, True, 2000),
+    ("W8A8", 45),
+    ("W8A8:asym", 576),
+    ("W8A8:g64", 200),
+    ("W4A8:g32", 100),
+    ("W4A8:g32,asym", 576),
+    ("W4A8:g64", 200),
+    ("W4A8:g128,asym", 300),
+    ("W4A8:g32", 2000),
+    ("W6A8:g32", 100),
+    ("W5A8:g64,min", 200),
+    ("W3A8:g32,asym,s8", 576),
+    ("W2A8:g128,s32", 300),
+    ("W8A8:g32,s8", 100),
+    ("W4A8:g32,min,s8", 100),
+    ("W5A8:g32,nl,s8", 576),
+    ("W4A8:g32,nl,s8", 576),
+    ("W3A8:g64,nl", 200),
+    ("W2A8:g32,nl,s8", 2000),
 ]
 ROWS = [1, 2, 3, 4, 5, 9, 20, 70]
 
 
 def _consts(case: tuple[Any, ...]) -> str:
-    name, group, symmetric, columns = case
-    return f"Fmt::{name.upper()},{'false' if symmetric else 'true'},{columns},{group}"
+    scheme, columns = case
+    return f"{weight_type(parse_scheme(scheme).weight)}, {columns}"
 
 
-GATED = [CASES[0], CASES[3], CASES[6]]
+GATED = [CASES[0], CASES[3], CASES[6], ("W4A8:g32,nl,s8", 576), ("W5A8:g64,min", 200)]
 KERNELS = [f"linear_q<{_consts(c)}>" for c in CASES] + [f"gated_linear_q<{_consts(c)},Fn::Silu>" for c in GATED]
-PROLOGUES = [("i4", 32, True, 100), ("i4", 64, True, 200), ("i8", 0, False, 576)]
+PROLOGUES = [("W3A8:g64,nl", 200), ("W4A8:g32", 100), ("W4A8:g64", 200), ("W8A8:asym", 576)]
 KERNELS += [f"linear_q<{_consts(c)},Pre::{pre}>" for c in PROLOGUES for pre in ("Plain", "Rms", "Layer")]
 EXTRA = 'extern "C" int64_t scratch(int64_t nt, int64_t k) { return linear_scratch((int)nt, k); }'
 
@@ -63,10 +74,11 @@ def test_linear_q(
     native: Any, case: tuple[Any, ...], extreme: bool, make_weight: Any, reference: Any, make_scratch: Any, tolerance: Any
 ) -> None:
     """extreme: every code is the largest and every activation the same, so that a saturating product would show."""
-    name, group, symmetric, columns = case
+    scheme, columns = case
+    fmt = parse_scheme(scheme).weight
     rng = np.random.default_rng(columns)
     outputs = 101
-    weight = make_weight(rng, WeightFormat.of(name, group, symmetric), outputs, columns, extreme=extreme)
+    weight = make_weight(rng, fmt, outputs, columns, extreme=extreme)
     bias = rng.standard_normal(outputs).astype(np.float32)
     for rows in ROWS:
         x = rng.standard_normal((rows, columns)).astype(np.float32)
@@ -74,42 +86,44 @@ def test_linear_q(
             x = np.where(np.arange(rows)[:, None] % 2, -1.0, 1.0) * np.ones((rows, columns), np.float32)
             x = x.astype(np.float32)
         residual = rng.standard_normal((rows, outputs)).astype(np.float32) if rows % 2 else None
-        q, scales, sums = quantize_act(x, group)
+        q, scales, sums = quantize_act(x, fmt.group_size)
         (want,) = reference("linear_q", weight.attrs, [q, scales, sums, *weight.arrays, bias, residual])
         y = _run(native, f"linear_q<{_consts(case)}>", weight, x, make_scratch, 1 + rows % 3, bias=bias, residual=residual, ldr=outputs)
-        rtol, atol = tolerance(native, rows, name == "i8")
+        rtol, atol = tolerance(native, rows, fmt.bits == 8)
         np.testing.assert_allclose(y, want, rtol=rtol, atol=atol * np.abs(want).max())
 
 
 @pytest.mark.parametrize("case", GATED, ids=lambda c: "-".join(map(str, c)))
 def test_gated_q(native: Any, case: tuple[Any, ...], make_weight: Any, reference: Any, make_scratch: Any, tolerance: Any) -> None:
-    name, group, symmetric, columns = case
+    scheme, columns = case
+    fmt = parse_scheme(scheme).weight
     rng = np.random.default_rng(5)
     outputs = 70
-    weight = make_weight(rng, WeightFormat.of(name, group, symmetric), outputs, columns, "gated")
+    weight = make_weight(rng, fmt, outputs, columns, "gated")
     bias = rng.standard_normal((2, outputs)).astype(np.float32)
     for rows in ROWS:
         x = (rng.standard_normal((rows, columns)) / np.sqrt(columns)).astype(np.float32)
-        q, scales, sums = quantize_act(x, group)
+        q, scales, sums = quantize_act(x, fmt.group_size)
         (want,) = reference("gated_linear_q", {**weight.attrs, "activation": "silu"}, [q, scales, sums, *weight.arrays, bias])
         y = _run(native, f"gated_linear_q<{_consts(case)},Fn::Silu>", weight, x, make_scratch, 1 + rows % 3, bias=bias)
-        rtol, atol = tolerance(native, rows, name == "i8")
+        rtol, atol = tolerance(native, rows, fmt.bits == 8)
         np.testing.assert_allclose(y, want, rtol=2 * rtol, atol=1e-5 + atol * np.abs(want).max())
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: "-".join(map(str, c)))
 def test_rows_do_not_depend_on_the_batch(native: Any, case: tuple[Any, ...], make_weight: Any, make_scratch: Any, tolerance: Any) -> None:
     """But on AMX, where many rows by 4-bit weights are multiplied in bf16."""
-    name, group, symmetric, columns = case
+    scheme, columns = case
+    fmt = parse_scheme(scheme).weight
     rng = np.random.default_rng(9)
-    weight = make_weight(rng, WeightFormat.of(name, group, symmetric), 40, columns)
+    weight = make_weight(rng, fmt, 40, columns)
     x = rng.standard_normal((300, columns)).astype(np.float32)
     kernel = f"linear_q<{_consts(case)}>"
     all_rows = _run(native, kernel, weight, x, make_scratch, 2)
     for first, last in ((0, 1), (1, 3), (3, 7), (7, 20), (290, 300)):
         some = _run(native, kernel, weight, x[first:last], make_scratch, 1)
-        rtol, atol = tolerance(native, len(x), name == "i8")
-        if native.level != "amx" or name == "i8":
+        rtol, atol = tolerance(native, len(x), fmt.bits == 8)
+        if native.level != "amx" or fmt.bits == 8:
             rtol = atol = 0.0
         np.testing.assert_allclose(some, all_rows[first:last], rtol=rtol, atol=atol * np.abs(all_rows).max())
 
@@ -118,9 +132,10 @@ def test_rows_do_not_depend_on_the_batch(native: Any, case: tuple[Any, ...], mak
 @pytest.mark.parametrize("case", PROLOGUES, ids=lambda c: "-".join(map(str, c)))
 def test_prologue(native: Any, case: tuple[Any, ...], pre: str, make_weight: Any, reference: Any, make_scratch: Any) -> None:
     """Few rows are normed and quantized by every thread for itself, and give what the separate ops give; more rows use the given q."""
-    name, group, symmetric, columns = case
+    scheme, columns = case
+    fmt = parse_scheme(scheme).weight
     rng = np.random.default_rng(columns)
-    weight = make_weight(rng, WeightFormat.of(name, group, symmetric), 70, columns)
+    weight = make_weight(rng, fmt, 70, columns)
     norm_weight, norm_bias = rng.standard_normal((2, columns)).astype(np.float32)
     for rows, few, threads in ((1, 4, 1), (1, 4, 3), (3, 4, 2), (4, 4, 2), (5, 4, 2)):
         wide = rng.standard_normal((rows, columns + 7)).astype(np.float32)
@@ -131,10 +146,10 @@ def test_prologue(native: Any, case: tuple[Any, ...], pre: str, make_weight: Any
             "Layer": ("layer_norm_quant", [norm_weight, norm_bias]),
         }
         op, parameters = ops[pre]
-        attrs = {"group": group} | ({} if pre == "Plain" else {"eps": 1e-5})
+        attrs = {"group": fmt.group_size} | ({} if pre == "Plain" else {"eps": 1e-5})
         quantized = reference(op, attrs, [x, *parameters])
         (want,) = reference("linear_q", weight.attrs, [*quantized, *weight.arrays, None, None])
-        q, scales, sums = quantized if rows > few else quantize_act(np.full_like(x, np.nan), group)
+        q, scales, sums = quantized if rows > few else quantize_act(np.full_like(x, np.nan), fmt.group_size)
         y = np.zeros((rows, 70), np.float32)
         native.call(
             f"linear_q<{_consts(case)},Pre::{pre}>",

@@ -74,8 +74,8 @@ def _value(dtype: str, *shape: object, kind: str = "node") -> Value:
         (Node("div", (0, 0), (1,)), [_value("i64", T)] * 2, "div has no native form for i64"),
         (Node("reshape", (0,), (1,)), [_value("f32", T), _value("f32", *[1] * 8, T)], "9 dimensions; the kernels walk at most 8"),
         (Node("cat", (0, 0), (1,)), [_value("f32", T, 0)] * 2, "a dimension of size 0"),
-        (Node("linear", (0, 0), (1,), {"format": "i3"}), [_value("f32", T, 4)] * 2, "weight format 'i3' has no kernel"),
-        (Node("linear_q", (0, 0), (1,), {"format": "bf16"}), [_value("f32", T, 4)] * 2, "linear_q needs an i8 or i4 weight, not bf16"),
+        (Node("linear", (0, 0), (1,), {"format": "i7"}), [_value("f32", T, 4)] * 2, "Weight format 'i7' is not known"),
+        (Node("linear_q", (0, 0), (1,), {"format": "bf16"}), [_value("f32", T, 4)] * 2, "linear_q needs a weight of integers, not bf16"),
         (
             Node("gated_linear", (0, 0), (1,), {"format": "i8", "activation": "sin"}),
             [_value("f32", T, 4)] * 2,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mixplan.runtime.dtypes import DType
+from mixplan.runtime.errors import OptionError
+from mixplan.runtime.formats import WeightFormat
 from mixplan.runtime.plan import Node, Value
 from mixplan.targets.cpu.codegen.builder import Builder
 from mixplan.targets.cpu.codegen.layout import contiguous, last_contiguous, rows, widened
@@ -13,9 +15,9 @@ from mixplan.targets.cpu.codegen.poly import ONE, ZERO, Poly, product
 from mixplan.targets.cpu.codegen.ref import Ref
 from mixplan.targets.cpu.codegen.writer import Writer
 
-__all__ = ["check_weight", "emit_embedding", "emit_grouped", "emit_linear", "emit_linear_q"]
+__all__ = ["check_weight", "emit_embedding", "emit_grouped", "emit_linear", "emit_linear_q", "weight_type"]
 
-_FORMATS = {"f32": "Fmt::F32", "bf16": "Fmt::BF16", "i8": "Fmt::I8", "i4": "Fmt::I4"}
+_SCALES = {DType.f16: "Scale::F16", DType.f32: "Scale::F32", DType.i8: "Scale::TwoLevel"}
 _ACTIVATIONS = {"f32": "Act::F32", "bf16": "Act::BF16"}
 _FUNCTIONS = {
     "silu": "Fn::Silu",
@@ -32,16 +34,24 @@ _PROLOGUES = {"quantize_act": "Pre::Plain", "rms_norm_quant": "Pre::Rms", "layer
 _WEIGHT_INPUT = {"linear": 1, "gated_linear": 1, "linear_q": 3, "gated_linear_q": 3, "grouped_linear": 2, "embedding": 1}
 
 
+def weight_type(fmt: WeightFormat) -> str:
+    """The C++ type that stands for a format in the kernels' template arguments (kernels/weight.h)."""
+    if not fmt.quantized:
+        return f"Weight<Fmt::{fmt.name.upper()}>"
+    zeros = "None" if fmt.symmetric else "Minimum" if fmt.has_minimum else "Point"
+    return f"Weight<Fmt::{fmt.name.upper()}, {fmt.group_size}, {_SCALES[fmt.scale_dtype]}, Zero::{zeros}>"
+
+
 def check_weight(node: Node, values: Sequence[Value]) -> str:
     """Why the kernels have no form for the node's format or activation, "" if they have."""
-    if text(node, "format") not in _FORMATS:
-        return f"weight format {text(node, 'format')!r} has no kernel; there are {', '.join(_FORMATS)}"
-    first = _WEIGHT_INPUT[node.op]
-    scales, zeros = (_dtype(node, values, first + i) for i in (1, 2))
-    if scales not in (None, DType.f16 if integer(node, "group_size") else DType.f32) or zeros not in (None, DType.u8):
-        return f"scales of {scales} with zero points of {zeros} have no kernel"
-    if text(node, "format") in ("f32", "bf16") and node.op.endswith("_q"):
-        return f"{node.op} needs an i8 or i4 weight, not {text(node, 'format')}"
+    try:
+        fmt = _format(node, values)
+    except OptionError as error:
+        return error.message
+    if not fmt.group_size and fmt.has_minimum:
+        return "minima without groups have no kernel"
+    if node.op.endswith("_q") and not fmt.quantized:
+        return f"{node.op} needs a weight of integers, not {fmt.name}"
     if node.op.startswith("gated") and text(node, "activation") not in _FUNCTIONS:
         return f"activation {text(node, 'activation')!r} has no kernel; there are {', '.join(_FUNCTIONS)}"
     if text(node, "activation_dtype", "f32") not in _ACTIVATIONS and not node.op.endswith("_q"):
@@ -49,14 +59,16 @@ def check_weight(node: Node, values: Sequence[Value]) -> str:
     return ""
 
 
-def _dtype(node: Node, values: Sequence[Value], index: int) -> DType | None:
-    """The dtype of an input, None where it is left out."""
-    value = node.inputs[index] if index < len(node.inputs) else -1
-    return values[value].dtype if value >= 0 else None
+def _format(node: Node, values: Sequence[Value]) -> WeightFormat:
+    """The weight's format, by the node's attributes and the dtypes of its scales and zeros. OptionError where there is none."""
+    first = _WEIGHT_INPUT[node.op]
+    indices = [node.inputs[i] if i < len(node.inputs) else -1 for i in (first + 1, first + 2)]
+    scales, zeros = (values[i].dtype if i >= 0 else None for i in indices)
+    return WeightFormat.of(text(node, "format"), integer(node, "group_size"), zeros is None, scales, zeros or DType.u8)
 
 
 def _weight(builder: Builder, node: Node, first: int, index: int, w: Writer) -> str:
-    """Assign w, scales and zeros, which are inputs first, first + 1, first + 2; returns the leading template arguments."""
+    """Assign w, scales and zeros, which are inputs first, first + 1, first + 2; returns the template arguments format, width."""
     parts = [builder.optional(node, first + i) for i in range(3)]
     for name, ref in zip(("w", "scales", "zeros"), parts, strict=True):
         if ref is None:
@@ -64,7 +76,7 @@ def _weight(builder: Builder, node: Node, first: int, index: int, w: Writer) -> 
         if ref.literal:
             ref = contiguous(builder, ref, index)
         w.line(f"a.{name} = {w.pointer(ref)};")
-    return f"{_FORMATS[text(node, 'format')]}, {'false' if parts[2] is None else 'true'}"
+    return f"{weight_type(_format(node, builder.plan.values))}, {integer(node, 'columns')}"
 
 
 def _bias(builder: Builder, ref: Ref | None, index: int, w: Writer) -> None:
@@ -98,7 +110,7 @@ def emit_linear(builder: Builder, node: Node, index: int) -> None:
     _bias(builder, bias, index, w)
     _, m = _result(builder, node, residual, index, w, "kernels/linear.h")
     k, n = integer(node, "columns"), integer(node, "rows")
-    arguments += f", {k}, {integer(node, 'group_size')}, {_ACTIVATIONS[text(node, 'activation_dtype', 'f32')]}"
+    arguments += f", {_ACTIVATIONS[text(node, 'activation_dtype', 'f32')]}"
     if gated:
         arguments += f", {_FUNCTIONS[text(node, 'activation')]}"
     w.line(f"{node.op}<{arguments}>(a, c.tid, c.nt);")
@@ -122,7 +134,6 @@ def emit_linear_q(builder: Builder, node: Node, index: int) -> None:
     _bias(builder, bias, index, w)
     _, m = _result(builder, node, residual, index, w, "kernels/linear_q.h")
     k, n = integer(node, "columns"), integer(node, "rows")
-    arguments += f", {k}, {integer(node, 'group_size')}"
     if gated:
         arguments += f", {_FUNCTIONS[text(node, 'activation')]}"
     arguments += _prologue(builder, node, index, w)
@@ -162,7 +173,7 @@ def emit_grouped(builder: Builder, node: Node, index: int) -> None:
     w.line(f"a.y = {w.pointer(y, write=True)}; a.t = {t}; a.j = {j}; a.n = {n}; a.experts = {experts}; a.scratch = c.scratch;")
     most = (t * j).at(builder.plan.max_step_tokens, builder.plan.max_step_tokens)
     w.scratch.append(f"grouped_linear_scratch(nt, {k}, {most}, {experts})")
-    w.line(f"grouped_linear<{arguments}, {k}, {integer(node, 'group_size')}>(a, c.tid, c.nt);")
+    w.line(f"grouped_linear<{arguments}>(a, c.tid, c.nt);")
     builder.emit(w, index, t * j * max(n * k // 8, 1))
 
 
@@ -178,5 +189,5 @@ def emit_embedding(builder: Builder, node: Node, index: int) -> None:
     arguments = _weight(builder, node, 1, index, w)
     w.line(f"a.y = {w.pointer(y, write=True)}; a.ldy = {k}; a.m = {ids.size}; a.rows = {integer(node, 'rows')};")
     w.line("for (int64_t i = c.tid; i < a.m; i += c.nt) if (a.ids[i] < 0 || a.ids[i] >= a.rows) fail(c);")
-    w.line(f"embedding<{arguments}, {k}, {integer(node, 'group_size')}>(a, c.tid, c.nt);")
+    w.line(f"embedding<{arguments}>(a, c.tid, c.nt);")
     builder.emit(w, index, ids.size * k)

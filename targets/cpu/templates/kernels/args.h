@@ -12,8 +12,11 @@
 
 namespace mp {
 
-// Weight formats (packed layouts: runtime/packing.py), roundings of f32 activations, gating functions, rotary styles, masks.
-enum class Fmt { F32, BF16, I8, I4 };
+// Weight formats, the types of their scales and zeros (packed layouts: runtime/packing.py), roundings of f32 activations, gating functions,
+// rotary styles, masks. Where they are template arguments, a weight's format is one type: Weight<Fmt, GROUP, Scale, Zero> of weight.h.
+enum class Fmt { F32, BF16, I8, I6, I5, I4, I3, I2, N5, N4, N3, N2 };
+enum class Scale { F16, F32, TwoLevel };
+enum class Zero { None, Point, Minimum };
 enum class Act { F32, BF16 };
 enum class Fn { None, Silu, Gelu, GeluTanh, Relu, Relu2, Sigmoid, Tanh };
 enum class Rope { Half, Interleaved };
@@ -23,15 +26,15 @@ enum class Pre { None, Plain, Rms, Layer };
 constexpr int kMaskCausal = 0, kMaskChunked = 1;
 constexpr int kPage = 32;  // tokens in a page of the KV cache
 
-// linear<Fmt F, bool ASYM, int K, int GROUP, Act A>: y[m,n] = sum_k x[m,k] w[n,k] + bias[n] + residual[m,n].
-// gated_linear<Fmt F, bool ASYM, int K, int GROUP, Act A, Fn FN>: y[m,n] = FN(gate[m,n]) * up[m,n]; n = rows of the gate (I); bias is [2,n].
-// GROUP is 0 for f32, bf16 and per-channel i8. ASYM: `zeros` is given.
+// linear<class W, int K, Act A>: y[m,n] = sum_k x[m,k] w[n,k] + bias[n] + residual[m,n].
+// gated_linear<class W, int K, Act A, Fn FN>: y[m,n] = FN(gate[m,n]) * up[m,n]; n = rows of the gate (I); bias is [2,n].
+// `zeros` is given where W says so.
 struct LinearArgs {
   const float* x;         // [m, K]
   int64_t ldx;
   const void* w;          // packed
-  const void* scales;     // f16 [blocks][K/GROUP][16], or f32 [blocks][1][16] per channel; null for f32 and bf16
-  const uint8_t* zeros;   // as scales, or null
+  const void* scales;     // [blocks][G][16] f16 or f32, or bytes [blocks][2+G][16] in two levels; null for f32 and bf16
+  const void* zeros;      // [blocks][G][16], u8 points or f16 minima, or null
   const float* bias;      // [n] or null
   const float* residual;  // [m, n] or null (never for gated_linear)
   int64_t ldr;
@@ -41,18 +44,18 @@ struct LinearArgs {
   void* scratch;          // linear_scratch(nt, K)
 };
 
-// linear_q<Fmt F, bool ASYM, int K, int GROUP, Pre PRE> and gated_linear_q<..., Fn FN, Pre PRE>: the same with int8 activations. F is I8 or I4.
-// K is the unpadded width; q has Kp = K rounded up to GROUP (to 32 where GROUP is 0) columns, of which the padding is zero.
+// linear_q<class W, int K, Pre PRE> and gated_linear_q<class W, int K, Fn FN, Pre PRE>: the same with int8 activations and integer weights.
+// K is the unpadded width; q has Kp = K rounded up to the group (to 32 where there are none) columns, of which the padding is zero.
 // With PRE and m <= few, q is not read: every thread quantizes the rows of x for itself, which costs less than a barrier after one that does.
 struct LinearQArgs {
   const int8_t* q;        // [m, Kp]
   int64_t ldq;
-  const float* q_scales;  // [m, G], G = Kp/GROUP or 1
+  const float* q_scales;  // [m, G]
   const float* q_sums;    // [m, G]
   int64_t ldg;            // stride of q_scales and q_sums
   const void* w;
   const void* scales;
-  const uint8_t* zeros;
+  const void* zeros;
   const float* bias;
   const float* residual;
   int64_t ldr;
@@ -69,26 +72,26 @@ struct LinearQArgs {
 };
 constexpr int kFewRows = 4;
 
-// grouped_linear<Fmt F, bool ASYM, int K, int GROUP>: y[t,j] = W[id[t,j]] x[t,j] + bias[id[t,j]]. An id outside [0, experts) gives zeros.
+// grouped_linear<class W, int K>: y[t,j] = W[id[t,j]] x[t,j] + bias[id[t,j]]. An id outside [0, experts) gives zeros.
 struct GroupedLinearArgs {
   const float* x;         // [t, j, K]
   int64_t ldx_t, ldx_j;   // ldx_j = 0 broadcasts one row over j
   const int64_t* ids;     // [t, j], contiguous
   const void* w;          // experts' packed tensors one after the other
   const void* scales;
-  const uint8_t* zeros;
+  const void* zeros;
   const float* bias;      // [experts, n] or null
   float* y;               // [t, j, n], contiguous
   int64_t t, j, n, experts;
   void* scratch;          // grouped_linear_scratch(nt, K, t*j, experts)
 };
 
-// embedding<Fmt F, bool ASYM, int K, int GROUP>: y[m,:] = W[ids[m],:]. An id outside [0, rows) gives zeros.
+// embedding<class W, int K>: y[m,:] = W[ids[m],:]. An id outside [0, rows) gives zeros.
 struct EmbeddingArgs {
   const int64_t* ids;     // [m]
   const void* w;
   const void* scales;
-  const uint8_t* zeros;
+  const void* zeros;
   float* y;               // [m, K]
   int64_t ldy;
   int64_t m, rows;

@@ -12,11 +12,11 @@ constexpr int64_t grouped_linear_scratch(int threads, int64_t k, int64_t rows, i
 
 #if defined(MP_AMX)
 // The `count` pairs of one expert on AMX tiles.
-template <Fmt F, bool ASYM, int K, int GROUP>
-MP_INLINE void amx_expert(const GroupedLinearArgs& a, const void* w, const void* scales, const uint8_t* zeros, const int32_t* pairs,
+template <class W, int K>
+MP_INLINE void amx_expert(const GroupedLinearArgs& a, const void* w, const void* scales, const void* zeros, const int32_t* pairs,
                           int64_t count, int64_t blocks, const LinearEpilogue& e, Outputs& out, Arena scratch, int tid, int nt) {
-  const WeightTiles p = weight_tiles<F, ASYM, GROUP>(w, scales, zeros, K);
-  const Part part = amx_partition<F>(count, blocks, p.k, tid, nt);
+  const WeightTiles p = weight_tiles<W>(w, scales, zeros, K);
+  const Part part = amx_partition<W::kFmt>(count, blocks, p.k, tid, nt);
   if (part.blocks.begin >= part.blocks.end) return;
   AmxTiles<> shape;
   const int64_t steps = step_count(p.k), limit = amx_row_block(p.k);
@@ -30,14 +30,14 @@ MP_INLINE void amx_expert(const GroupedLinearArgs& a, const void* w, const void*
       out.residual[r] = nullptr;
       row_tiles(tiles, r, a.x + pair / a.j * a.ldx_t + pair % a.j * a.ldx_j, K, steps);
     }
-    amx_sweep<F, ASYM, GROUP>(p, tiles, m, part.blocks, e, rest);
+    amx_sweep<W>(p, tiles, m, part.blocks, e, rest);
   }
 }
 #endif
 
-template <Fmt F, bool ASYM, int K, int GROUP>
+template <class W, int K>
 MP_TASK void grouped_linear(const GroupedLinearArgs& a, int tid, int nt) {
-  using P = ProductF32<F, ASYM, GROUP, Act::F32>;
+  using P = ProductF32<W, Act::F32>;
   const int64_t rows = a.t * a.j, blocks = (a.n + kLanes - 1) / kLanes;
   Arena scratch{(char*)a.scratch + tid * (linear_scratch_per_thread(K) + grouped_lists(rows, a.experts))};
   // A counting sort of the pairs by expert. Every thread makes its own: it is short, and saves a barrier.
@@ -55,20 +55,20 @@ MP_TASK void grouped_linear(const GroupedLinearArgs& a, int tid, int nt) {
     if (id >= 0 && id < a.experts) order[first[id]++] = (int32_t)r;
   }
   // first[e] is now where expert e ends.
-  constexpr int64_t kp = packed_k<F>(K, GROUP), kGroups = GROUP ? kp / (GROUP ? GROUP : 1) : 1;
-  const int64_t weight_bytes = blocks * kp * kLanes * Packed<F>::kBits / 8, group_count = blocks * kGroups * kLanes;
-  const int64_t limit = row_block(4 * kp);
+  const int64_t limit = row_block(4 * W::padded(K));
   Outputs out;
   for (int64_t e = 0, begin = 0; e < a.experts; begin = first[e], e++) {
     const int64_t count = first[e] - begin;
     if (count == 0) continue;
-    const P p{(const char*)a.w + e * weight_bytes, a.scales ? (const char*)a.scales + e * group_count * (GROUP ? 2 : 4) : nullptr,
-              a.zeros ? a.zeros + e * group_count : nullptr, K};
+    const auto of_expert = [&](const void* all, int64_t block_bytes) __attribute__((always_inline)) {
+      return all ? (const char*)all + e * blocks * block_bytes : nullptr;
+    };
+    const P p{of_expert(a.w, W::block_bytes(K)), of_expert(a.scales, W::scale_bytes(K)), of_expert(a.zeros, W::zero_bytes(K)), K};
     const LinearEpilogue epilogue{&out, a.bias ? a.bias + e * a.n : nullptr, false, a.n};
 #if defined(MP_AMX)
-    if constexpr (F != Fmt::F32) {
-      if (count >= kAmxRows<F>) {
-        amx_expert<F, ASYM, K, GROUP>(a, p.w, p.scales, p.zeros, order + begin, count, blocks, epilogue, out, scratch, tid, nt);
+    if constexpr (W::kFmt != Fmt::F32) {
+      if (count >= kAmxRows<W>) {
+        amx_expert<W, K>(a, p.w, p.scales, p.zeros, order + begin, count, blocks, epilogue, out, scratch, tid, nt);
         continue;
       }
     }

@@ -9,13 +9,14 @@ template <class P, int K, class E>
 MP_INLINE void linear_rows(const P& p, E& e, const LinearArgs& a, int64_t blocks, int tid, int nt) {
   Arena scratch{(char*)a.scratch + tid * linear_scratch_per_thread(p.k)};
 #if defined(MP_AMX)
-  if constexpr (P::kFormat != Fmt::F32) {
-    if (a.m >= kAmxRows<P::kFormat>) return amx_linear<P::kFormat, P::kAsymmetric, K, P::kGroup>(e, a, blocks, scratch, tid, nt);
+  using W = typename P::Packed;
+  if constexpr (W::kFmt != Fmt::F32) {
+    if (a.m >= kAmxRows<W>) return amx_linear<W, K>(e, a, blocks, scratch, tid, nt);
   }
 #endif
   const Part part = partition(a.m, blocks, unit_of<P, E>(a.m), tid, nt);
   if (part.blocks.begin >= part.blocks.end) return;
-  const int64_t limit = row_block(4 * packed_k<Fmt::F32>(p.k, 0));
+  const int64_t limit = row_block(4 * p.k);
   Outputs out;
   e.out = &out;
   for (int64_t m0 = part.rows.begin; m0 < part.rows.end; m0 += limit) {
@@ -33,16 +34,16 @@ MP_INLINE void linear_rows(const P& p, E& e, const LinearArgs& a, int64_t blocks
   }
 }
 
-template <Fmt F, bool ASYM, int K, int GROUP, Act A>
+template <class W, int K, Act A>
 MP_TASK void linear(const LinearArgs& a, int tid, int nt) {
-  ProductF32<F, ASYM, GROUP, A> p{a.w, a.scales, a.zeros, K};
+  ProductF32<W, A> p{a.w, a.scales, a.zeros, K};
   LinearEpilogue e{nullptr, a.bias, a.residual != nullptr, a.n};
   linear_rows<decltype(p), K>(p, e, a, (a.n + kLanes - 1) / kLanes, tid, nt);
 }
 
-template <Fmt F, bool ASYM, int K, int GROUP, Act A, Fn FN>
+template <class W, int K, Act A, Fn FN>
 MP_TASK void gated_linear(const LinearArgs& a, int tid, int nt) {
-  ProductF32<F, ASYM, GROUP, A> p{a.w, a.scales, a.zeros, K};
+  ProductF32<W, A> p{a.w, a.scales, a.zeros, K};
   GatedEpilogue<FN> e{nullptr, a.bias, a.n};
   linear_rows<decltype(p), K>(p, e, a, (a.n + kLanes - 1) / kLanes * 2, tid, nt);
 }

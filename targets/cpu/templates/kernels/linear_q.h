@@ -32,20 +32,20 @@ MP_KERNEL void quantize_few(LinearQArgs& a, Arena& scratch, LinesAhead ahead) {
   a.ldg = kGroups;
 }
 
-template <class P, class E, Pre PRE, int K, int GROUP>
+template <class P, class E, Pre PRE, int K>
 MP_INLINE void linear_q_rows(const P& p, E& e, LinearQArgs a, int64_t blocks, int tid, int nt) {
+  constexpr int GROUP = P::Packed::kGroup;
   Arena scratch{(char*)a.scratch + tid * linear_scratch_per_thread(p.k)};
   const Part part = partition(a.m, blocks, unit_of<P, E>(a.m), tid, nt);
   if constexpr (PRE != Pre::None) {
-    const char* first = (const char*)p.w + part.blocks.begin * P::block_bytes(p.k);
+    const char* first = (const char*)p.w + part.blocks.begin * P::Packed::block_bytes(p.k);
     if (a.m <= a.few) quantize_few<PRE, K, GROUP>(a, scratch, LinesAhead{first, first + kAhead});
   }
 #if defined(MP_AMX)
-  if (a.m >= kAmxRows<P::kFormat>) {
-    if constexpr (P::kFormat == Fmt::I4) return amx_linear<P::kFormat, P::kAsymmetric, K, GROUP>(e, a, blocks, scratch, tid, nt);
-    else if constexpr (packed_columns(K, GROUP) >= kTileRowBytes) {
-      return amx_linear_q<P::kFormat, P::kAsymmetric, GROUP>(e, a, p.k, blocks, scratch, tid, nt);
-    }
+  using W = typename P::Packed;
+  if (a.m >= kAmxRows<W>) {
+    if constexpr (W::kBits < 8) return amx_linear<W, K>(e, a, blocks, scratch, tid, nt);
+    else if constexpr (packed_columns(K, GROUP) >= kTileRowBytes) return amx_linear_q<W>(e, a, p.k, blocks, scratch, tid, nt);
   }
 #endif
   if (part.blocks.begin >= part.blocks.end) return;
@@ -68,18 +68,18 @@ MP_INLINE void linear_q_rows(const P& p, E& e, LinearQArgs a, int64_t blocks, in
   }
 }
 
-template <Fmt F, bool ASYM, int K, int GROUP, Pre PRE = Pre::None>
+template <class W, int K, Pre PRE = Pre::None>
 MP_TASK void linear_q(const LinearQArgs& a, int tid, int nt) {
-  ProductQ<F, ASYM, GROUP> p{a.w, a.scales, a.zeros, packed_columns(K, GROUP)};
+  ProductQ<W> p{a.w, a.scales, a.zeros, W::padded(K)};
   LinearEpilogue e{nullptr, a.bias, a.residual != nullptr, a.n};
-  linear_q_rows<decltype(p), decltype(e), PRE, K, GROUP>(p, e, a, (a.n + kLanes - 1) / kLanes, tid, nt);
+  linear_q_rows<decltype(p), decltype(e), PRE, K>(p, e, a, (a.n + kLanes - 1) / kLanes, tid, nt);
 }
 
-template <Fmt F, bool ASYM, int K, int GROUP, Fn FN, Pre PRE = Pre::None>
+template <class W, int K, Fn FN, Pre PRE = Pre::None>
 MP_TASK void gated_linear_q(const LinearQArgs& a, int tid, int nt) {
-  ProductQ<F, ASYM, GROUP> p{a.w, a.scales, a.zeros, packed_columns(K, GROUP)};
+  ProductQ<W> p{a.w, a.scales, a.zeros, W::padded(K)};
   GatedEpilogue<FN> e{nullptr, a.bias, a.n};
-  linear_q_rows<decltype(p), decltype(e), PRE, K, GROUP>(p, e, a, (a.n + kLanes - 1) / kLanes * 2, tid, nt);
+  linear_q_rows<decltype(p), decltype(e), PRE, K>(p, e, a, (a.n + kLanes - 1) / kLanes * 2, tid, nt);
 }
 
 }  // namespace mp

@@ -64,21 +64,22 @@ MP_INLINE i32x16 pair_bf16(f32x16 even, f32x16 odd) {
 }
 
 // 32 columns from k0 of a block as bf16 [16][16][2]. Integer formats without groups give the codes less the zero point, exactly.
-template <Fmt F, bool ASYM, int GROUP>
-MP_INLINE void unpack_step(char* to, const char* w, const void* scales, const uint8_t* zeros, int64_t block, int64_t groups, int64_t k0,
-                           int64_t k) {
-  const int64_t g = GROUP ? k0 / (GROUP ? GROUP : 1) : 0;
-  if constexpr (F == Fmt::I4) {
-    const char* p = w + (block * k + k0) * (kLanes / 2);
-    const f32x16 scale = group_scale<GROUP>(scales, block, groups, g);
-    const f32x16 zero = ASYM ? group_zero(zeros, block, groups, g) : splat(8.0f);
+template <class W>
+MP_INLINE void unpack_step(char* to, const char* w, const void* scales, const void* zeros, int64_t block, int64_t groups, int64_t k0, int64_t k) {
+  const int64_t g = W::kGroup ? k0 / (W::kGroup ? W::kGroup : 1) : 0;
+  const char* p = w + (block * k + k0) * kLanes * W::kBits / 8;
+  const f32x16 scale = W::kGroup ? group_scale(block_scales<W>(scales, block, groups), g) : splat(1.0f);
+  const f32x16 given = group_zero<W>(zeros, block, groups, g);
+  if constexpr (W::kFmt == Fmt::I4) {
+    const f32x16 zero = W::kZeros == Zero::Point ? given : splat((float)W::kZero);
     // A nibble at bit b of a mantissa is 1 + q 2^(b-23): one product and sum make (q - zero) * scale of it, exactly.
     const auto number = [&](i32x16 v, auto bit) __attribute__((always_inline)) {
       constexpr int kBit = decltype(bit)::value;
-      constexpr float kUnit = (float)(1 << (23 - kBit));
+      constexpr float kOne = (float)(1 << (23 - kBit));
       const f32x16 f = (f32x16)((v & (15 << kBit)) | 0x3f800000);
-      if constexpr (ASYM) return (f * kUnit - (zero + kUnit)) * scale;
-      else return f * (scale * kUnit) - scale * (zero + kUnit);
+      if constexpr (W::kZeros == Zero::Point) return (f * kOne - (zero + kOne)) * scale;
+      else if constexpr (W::kZeros == Zero::Minimum) return (f * kOne - kOne) * scale + given;
+      else return f * (scale * kOne) - scale * (zero + kOne);
     };
     for (int i = 0; i < 4; i++) {
       prefetch(p + i * 64 + kAhead);
@@ -89,20 +90,25 @@ MP_INLINE void unpack_step(char* to, const char* w, const void* scales, const ui
       store_as(to + i * 256 + 192, pair_bf16<true>(number(down, Int<8>()), number(down, Int<16>())));
     }
   } else {
-    static_assert(F == Fmt::I8, "only integers are unpacked");
-    const char* p = w + (block * k + k0) * kLanes;
-    const f32x16 scale = GROUP ? group_scale<GROUP>(scales, block, groups, g) : splat(1.0f);
-    const f32x16 zero = ASYM ? group_zero(zeros, block, groups, g) : splat(128.0f);
-    for (int i = 0; i < 8; i++) {
-      prefetch(p + i * 64 + kAhead);
-      const i32x16 v = load_as<i32x16>(p + i * 64);
+    static_assert(W::kQuantized, "only integers are unpacked");
+    // One scale an output: it comes in at the end, and minima then count over it.
+    static_assert(W::kGroup || W::kZeros != Zero::Minimum, "minima belong to groups");
+    const Columns<W> of = Columns<W>::make();
+    const f32x16 zero = (W::kZeros == Zero::Point ? given : splat((float)W::kZero)) - (float)Columns<W>::kOffset;
+    MP_UNROLL
+    for (int s = 0; s < kUnitSteps; s++) {
+      if (s < W::kBits) prefetch(p + s * 64 + kAhead);
+      const i32x16 v = Columns<W>::step(of, p, s);
       f32x16 n[4];
+      MP_UNROLL
       for (int j = 0; j < 4; j++) {
-        n[j] = to_float((v >> (8 * j)) & 255) - zero;
-        if (GROUP) n[j] *= scale;
+        n[j] = Columns<W>::column(of, v, j);
+        if constexpr (W::kZeros == Zero::Point || Columns<W>::kOffset != W::kZero) n[j] -= zero;
+        if constexpr (W::kGroup) n[j] *= scale;
+        if constexpr (W::kZeros == Zero::Minimum) n[j] += given;
       }
-      store_as(to + i * 128, pair_bf16<GROUP != 0>(n[0], n[1]));
-      store_as(to + i * 128 + 64, pair_bf16<GROUP != 0>(n[2], n[3]));
+      store_as(to + s * 128, pair_bf16<W::kGroup != 0>(n[0], n[1]));
+      store_as(to + s * 128 + 64, pair_bf16<W::kGroup != 0>(n[2], n[3]));
     }
   }
 }
@@ -111,21 +117,21 @@ MP_INLINE void unpack_step(char* to, const char* w, const void* scales, const ui
 struct WeightTiles {
   const char* w;
   const void* scales;
-  const uint8_t* zeros;
+  const void* zeros;
   int64_t k, groups;  // k is padded as the format packs it
 };
 
 // c[16*R][32] (+)= R tiles of rows times columns [k0, k1) of two blocks. b[j] are the blocks' tiles; with UNPACK they are made first, one step
 // ahead of the product, so that both go on at once. `last` stands for b's tiles of the last step where that is not null.
-template <Fmt F, bool ASYM, int GROUP, int R, bool UNPACK>
+template <class W, int R, bool UNPACK>
 MP_KERNEL void amx_rows(const WeightTiles& p, const int64_t* blocks, const char* a, int64_t steps, int64_t k0, int64_t k1, char* const* b,
                         const char* last, float* c) {
   constexpr int64_t kLd = 2 * kLanes * 4;
   const auto unpack = [&](int64_t at) __attribute__((always_inline)) {
-    if constexpr (UNPACK && F != Fmt::BF16) {
+    if constexpr (UNPACK && W::kFmt != Fmt::BF16) {
       MP_UNROLL
       for (int j = 0; j < 2; j++) {
-        unpack_step<F, ASYM, GROUP>(b[j] + (at - k0) * kLanes * 2, p.w, p.scales, p.zeros, blocks[j], p.groups, at, p.k);
+        unpack_step<W>(b[j] + (at - k0) * kLanes * 2, p.w, p.scales, p.zeros, blocks[j], p.groups, at, p.k);
       }
     }
   };
@@ -146,7 +152,7 @@ MP_KERNEL void amx_rows(const WeightTiles& p, const int64_t* blocks, const char*
     if (at + kStepColumns < k1) unpack(at + kStepColumns);
     const char *b0 = b[0] + (at - k0) * kLanes * 2, *b1 = b[1] + (at - k0) * kLanes * 2;
     if (last && at + kStepColumns >= k1) b0 = last, b1 = last + kTileBytes;
-    if constexpr (UNPACK && F == Fmt::BF16) {
+    if constexpr (UNPACK && W::kFmt == Fmt::BF16) {
       for (int i = 0; i < kTileBytes; i += 64) prefetch(b0 + i + kAhead), prefetch(b1 + i + kAhead);
     }
     const int64_t step = at / kStepColumns * kTileBytes;
@@ -168,8 +174,9 @@ MP_KERNEL void amx_rows(const WeightTiles& p, const int64_t* blocks, const char*
 }
 
 // Multiplies m rows, as tiles at `a`, by the blocks of `range`.
-template <Fmt F, bool ASYM, int GROUP, class E>
+template <class W, class E>
 MP_INLINE void amx_sweep(const WeightTiles& p, const char* a, int64_t m, Range range, const E& e, Arena scratch) {
+  constexpr Fmt F = W::kFmt;
   const int64_t steps = step_count(p.k), columns = steps * kStepColumns;
   char* panel = F == Fmt::BF16 ? nullptr : scratch.take<char>(2 * kAmxChunk * kLanes * 2);
   char* tails = scratch.take<char>(2 * kTileBytes);
@@ -191,14 +198,14 @@ MP_INLINE void amx_sweep(const WeightTiles& p, const char* a, int64_t m, Range r
         const int64_t rows = min_of(2 * kTileSide, m - r);
         const char* from = a + r / kTileSide * steps * kTileBytes;
         float* to = c + r * 2 * kLanes;
-        if (rows > kTileSide && r == 0) amx_rows<F, ASYM, GROUP, 2, true>(p, blocks, from, steps, k0, k1, tiles, last, to);
-        else if (rows > kTileSide) amx_rows<F, ASYM, GROUP, 2, false>(p, blocks, from, steps, k0, k1, tiles, last, to);
-        else if (r == 0) amx_rows<F, ASYM, GROUP, 1, true>(p, blocks, from, steps, k0, k1, tiles, last, to);
-        else amx_rows<F, ASYM, GROUP, 1, false>(p, blocks, from, steps, k0, k1, tiles, last, to);
+        if (rows > kTileSide && r == 0) amx_rows<W, 2, true>(p, blocks, from, steps, k0, k1, tiles, last, to);
+        else if (rows > kTileSide) amx_rows<W, 2, false>(p, blocks, from, steps, k0, k1, tiles, last, to);
+        else if (r == 0) amx_rows<W, 1, true>(p, blocks, from, steps, k0, k1, tiles, last, to);
+        else amx_rows<W, 1, false>(p, blocks, from, steps, k0, k1, tiles, last, to);
         if (k1 < columns) continue;
-        if constexpr (F == Fmt::I8 && GROUP == 0) {
+        if constexpr (F == Fmt::I8 && W::kGroup == 0) {
           for (int j = 0; j < 2; j++) {
-            const f32x16 scale = group_scale<0>(p.scales, blocks[j], 1, 0);
+            const f32x16 scale = group_scale(block_scales<W>(p.scales, blocks[j], 1), 0);
             for (int64_t i = 0; i < rows; i++) store(to + (i * 2 + j) * kLanes, load(to + (i * 2 + j) * kLanes) * scale);
           }
         }
@@ -208,24 +215,23 @@ MP_INLINE void amx_sweep(const WeightTiles& p, const char* a, int64_t m, Range r
   }
 }
 
-template <Fmt F, bool ASYM, int GROUP>
-MP_INLINE WeightTiles weight_tiles(const void* w, const void* scales, const uint8_t* zeros, int64_t k) {
-  const int64_t packed = packed_k<F>(k, GROUP);
-  return WeightTiles{(const char*)w, scales, zeros, packed, GROUP ? packed / (GROUP ? GROUP : 1) : 1};
+template <class W>
+MP_INLINE WeightTiles weight_tiles(const void* w, const void* scales, const void* zeros, int64_t k) {
+  return WeightTiles{(const char*)w, scales, zeros, W::padded(k), W::groups(k)};
 }
 
 constexpr bool is_quantized(const LinearArgs&) { return false; }
 constexpr bool is_quantized(const LinearQArgs&) { return true; }
 
 // Rows from which tiles are the fastest way.
-template <Fmt F>
-constexpr int64_t kAmxRows = F == Fmt::I4 ? 9 : 5;
+template <class W>
+constexpr int64_t kAmxRows = W::kBits < 8 ? 9 : 5;
 
 // linear and linear_q, of f32 rows or of codes.
-template <Fmt F, bool ASYM, int K, int GROUP, class E, class Args>
+template <class W, int K, class E, class Args>
 MP_INLINE void amx_linear(E& e, const Args& a, int64_t blocks, Arena scratch, int tid, int nt) {
-  const WeightTiles p = weight_tiles<F, ASYM, GROUP>(a.w, a.scales, a.zeros, K);
-  const Part part = amx_partition<F>(a.m, blocks, p.k, tid, nt);
+  const WeightTiles p = weight_tiles<W>(a.w, a.scales, a.zeros, K);
+  const Part part = amx_partition<W::kFmt>(a.m, blocks, p.k, tid, nt);
   if (part.blocks.begin >= part.blocks.end) return;
   AmxTiles<> shape;
   const int64_t steps = step_count(p.k), limit = amx_row_block(p.k);
@@ -238,10 +244,10 @@ MP_INLINE void amx_linear(E& e, const Args& a, int64_t blocks, Arena scratch, in
     for (int64_t r = 0; r < m; r++) {
       out.y[r] = a.y + (m0 + r) * a.ldy;
       out.residual[r] = a.residual ? a.residual + (m0 + r) * a.ldr : nullptr;
-      if constexpr (is_quantized(Args())) row_tiles<GROUP>(tiles, r, a.q + (m0 + r) * a.ldq, a.q_scales + (m0 + r) * a.ldg, steps);
+      if constexpr (is_quantized(Args())) row_tiles<W::kGroup>(tiles, r, a.q + (m0 + r) * a.ldq, a.q_scales + (m0 + r) * a.ldg, steps);
       else row_tiles(tiles, r, a.x + (m0 + r) * a.ldx, K, steps);
     }
-    amx_sweep<F, ASYM, GROUP>(p, tiles, m, part.blocks, e, rest);
+    amx_sweep<W>(p, tiles, m, part.blocks, e, rest);
   }
 }
 

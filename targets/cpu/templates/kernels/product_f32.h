@@ -85,69 +85,19 @@ MP_KERNEL void bf16_tile(const uint16_t* const* rows, int64_t k0, int64_t pairs,
 }
 #endif
 
-// Packed geometry of a format: bytes of a block's column step, columns in it, zero point of symmetric weights.
-template <Fmt F> struct Packed;
-template <> struct Packed<Fmt::F32> { static constexpr int kStep = 1, kBits = 32; };
-template <> struct Packed<Fmt::BF16> { static constexpr int kStep = 2, kBits = 16; };
-template <> struct Packed<Fmt::I8> { static constexpr int kStep = 4, kBits = 8, kZero = 128; };
-template <> struct Packed<Fmt::I4> { static constexpr int kStep = 8, kBits = 4, kZero = 8; };
-// Every step of a block is 64 bytes.
-template <Fmt F>
-constexpr int64_t packed_k(int64_t k, int64_t group) {
-  return F == Fmt::F32 ? k : F == Fmt::BF16 ? round_up(k, 2) : packed_columns(k, group);
-}
-
-// A step's columns as f32: q - kOffset for the integer formats.
-template <Fmt F>
-struct Unpack {
-  static constexpr int kStep = Packed<F>::kStep;
-#if defined(__AVX512F__)
-  static constexpr int kOffset = F == Fmt::I8 ? 128 : F == Fmt::I4 ? 8 : 0;
-#else
-  static constexpr int kOffset = F == Fmt::I8 ? 128 : 0;
-#endif
-  MP_INLINE f32x16 column(i32x16 v, int i, [[maybe_unused]] f32x16 table) {
-    if constexpr (F == Fmt::F32) return (f32x16)v;
-    else if constexpr (F == Fmt::BF16) return (f32x16)(i ? v & (int32_t)0xffff0000 : v << 16);
-    else if constexpr (F == Fmt::I8) return to_float((v << (24 - 8 * i)) >> 24);  // the sign bit was flipped by load()
-    else {
-      const int shift = i < 4 ? 8 * i : 8 * (i - 4) + 4;
-#if defined(__AVX512F__)
-      return (f32x16)_mm512_permutexvar_ps((__m512i)((u32x16)v >> shift), (__m512)table);
-#else
-      return to_float((i32x16)((u32x16)v >> shift) & 15);
-#endif
-    }
-  }
-  MP_INLINE i32x16 step(const char* p) {
-    i32x16 v = load_as<i32x16>(p);
-    if constexpr (F == Fmt::I8) v ^= (int32_t)0x80808080;
-    return v;
-  }
-  MP_INLINE f32x16 table() { return to_float(lane_numbers()) - 8.0f; }
-};
-
-// Group g's scale and zero point of a block.
-template <int GROUP>
-MP_INLINE f32x16 group_scale(const void* scales, int64_t block, int64_t groups, int64_t g) {
-  if constexpr (GROUP == 0) return load((const float*)scales + block * kLanes);
-  else return load_f16((const uint16_t*)scales + (block * groups + g) * kLanes);
-}
-MP_INLINE f32x16 group_zero(const uint8_t* zeros, int64_t block, int64_t groups, int64_t g) {
-  return __builtin_convertvector(load_as<u8x16>(zeros + (block * groups + g) * kLanes), f32x16);
-}
-
 // c = x w straight from packed bytes: the sums of a group are scaled once. `sums` are x's sums per group.
-template <Fmt F, bool ASYM, int GROUP, int MT, int NB>
-MP_KERNEL void packed_small(const float* const* x, const float* const* sums, const void* w, const void* scales, const uint8_t* zeros, int64_t k,
+template <class W, int MT, int NB>
+MP_KERNEL void packed_small(const float* const* x, const float* const* sums, const void* w, const void* scales, const void* zeros, int64_t k,
                             const int64_t* blocks, float* c, int64_t ldc) {
-  using U = Unpack<F>;
-  constexpr bool kQuantized = F == Fmt::I8 || F == Fmt::I4;
-  const int64_t kp = packed_k<F>(k, GROUP), steps = kp / U::kStep, groups = GROUP ? kp / (GROUP ? GROUP : 1) : 1, per_group = steps / groups;
+  const int64_t groups = W::groups(k), width = W::padded(k) / groups, group_bytes = width * kLanes * W::kBits / 8;
   const char* p[NB];
+  Scales<W> scale[NB];
   MP_UNROLL
-  for (int j = 0; j < NB; j++) p[j] = (const char*)w + blocks[j] * steps * 64;
-  const f32x16 table = U::table();
+  for (int j = 0; j < NB; j++) {
+    p[j] = (const char*)w + blocks[j] * W::block_bytes(k);
+    scale[j] = block_scales<W>(scales, blocks[j], groups);
+  }
+  const Columns<W> of = Columns<W>::make();
   f32x16 total[MT][NB];
   MP_UNROLL
   for (int r = 0; r < MT; r++) {
@@ -162,35 +112,39 @@ MP_KERNEL void packed_small(const float* const* x, const float* const* sums, con
       MP_UNROLL
       for (int j = 0; j < NB; j++) acc[r][j] = splat(0.0f);
     }
-    for (int64_t s = 0; s < per_group; s++, at++) {
+    for (int64_t unit = 0; unit < width; unit += kUnitColumns, at += kUnitColumns) {
       MP_UNROLL
-      for (int j = 0; j < NB; j++) {
-        prefetch(p[j] + at * 64 + kAhead);
-        const i32x16 v = U::step(p[j] + at * 64);
-        for (int i = 0; i < U::kStep; i++) {
-          const f32x16 wk = U::column(v, i, table);
+      for (int s = 0; s < kUnitSteps; s++) {
+        MP_UNROLL
+        for (int j = 0; j < NB; j++) {
+          const char* from = p[j] + unit * kLanes * W::kBits / 8;
+          if (s < W::kBits) prefetch(from + s * 64 + kAhead);
+          const i32x16 v = Columns<W>::step(of, from, s);
           MP_UNROLL
-          for (int r = 0; r < MT; r++) acc[r][j] += wk * splat(x[r][at * U::kStep + i]);
+          for (int i = 0; i < 4; i++) {
+            const f32x16 wk = Columns<W>::column(of, v, i);
+            MP_UNROLL
+            for (int r = 0; r < MT; r++) acc[r][j] += wk * splat(x[r][at + s * 4 + i]);
+          }
         }
       }
     }
     MP_UNROLL
     for (int j = 0; j < NB; j++) {
-      if constexpr (!kQuantized) {
+      p[j] += group_bytes;
+      const f32x16 by = group_scale(scale[j], g);
+      if constexpr (W::kZeros == Zero::Point) {
+        const f32x16 zero = group_zero<W>(zeros, blocks[j], groups, g) - (float)Columns<W>::kOffset;
         MP_UNROLL
-        for (int r = 0; r < MT; r++) total[r][j] = acc[r][j];
-      } else {
-        const f32x16 scale = group_scale<GROUP>(scales, blocks[j], groups, g);
-        if constexpr (ASYM) {
-          const f32x16 zero = group_zero(zeros, blocks[j], groups, g) - (float)U::kOffset;
-          MP_UNROLL
-          for (int r = 0; r < MT; r++) acc[r][j] -= zero * splat(sums[r][g]);
-        } else if constexpr (U::kOffset != Packed<F>::kZero) {
-          MP_UNROLL
-          for (int r = 0; r < MT; r++) acc[r][j] -= splat((float)(Packed<F>::kZero - U::kOffset) * sums[r][g]);
-        }
+        for (int r = 0; r < MT; r++) acc[r][j] -= zero * splat(sums[r][g]);
+      } else if constexpr (Columns<W>::kOffset != W::kZero) {
         MP_UNROLL
-        for (int r = 0; r < MT; r++) total[r][j] += scale * acc[r][j];
+        for (int r = 0; r < MT; r++) acc[r][j] -= splat((float)(W::kZero - Columns<W>::kOffset) * sums[r][g]);
+      }
+      MP_UNROLL
+      for (int r = 0; r < MT; r++) {
+        total[r][j] += by * acc[r][j];
+        if constexpr (W::kZeros == Zero::Minimum) total[r][j] += group_zero<W>(zeros, blocks[j], groups, g) * splat(sums[r][g]);
       }
     }
   }
@@ -201,45 +155,82 @@ MP_KERNEL void packed_small(const float* const* x, const float* const* sums, con
   }
 }
 
-// panel = columns [k0, k1) of a block as f32 [k1-k0][16], scale and zero applied. k0 lies on a group.
-template <Fmt F, bool ASYM, int GROUP>
-MP_KERNEL void unpack_f32(float* panel, const void* w, const void* scales, const uint8_t* zeros, int64_t k, int64_t block, int64_t k0,
-                          int64_t k1) {
-  using U = Unpack<F>;
-  const int64_t kp = packed_k<F>(k, GROUP), groups = GROUP ? kp / (GROUP ? GROUP : 1) : 1;
-  const char* p = (const char*)w + (block * kp + k0) / U::kStep * 64;
-  const f32x16 table = U::table();
-  f32x16 scale = splat(1.0f), zero = splat(0.0f);
-  int64_t next_group = k0;
-  for (int64_t s = k0; s < k1; s += U::kStep, p += 64) {
-    if constexpr (F == Fmt::I8 || F == Fmt::I4) {
-      if (s == next_group) {
-        const int64_t g = GROUP ? s / (GROUP ? GROUP : 1) : 0;
-        next_group = GROUP ? s + GROUP : -1;
-        scale = group_scale<GROUP>(scales, block, groups, g);
-        if constexpr (ASYM) zero = group_zero(zeros, block, groups, g) - (float)U::kOffset;
-        else zero = splat((float)(Packed<F>::kZero - U::kOffset));
+// Two columns of bf16 weights as f32.
+MP_INLINE f32x16 bf16_column(i32x16 v, int i) { return (f32x16)(i ? v & (int32_t)0xffff0000 : v << 16); }
+
+// The same for bf16 weights.
+template <int MT, int NB>
+MP_KERNEL void bf16_small(const float* const* x, const void* w, int64_t pairs, const int64_t* blocks, float* c, int64_t ldc) {
+  f32x16 acc[MT][NB];
+  const char* p[NB];
+  MP_UNROLL
+  for (int j = 0; j < NB; j++) {
+    p[j] = (const char*)w + blocks[j] * pairs * 64;
+    MP_UNROLL
+    for (int r = 0; r < MT; r++) acc[r][j] = splat(0.0f);
+  }
+  for (int64_t at = 0; at < pairs; at++) {
+    MP_UNROLL
+    for (int j = 0; j < NB; j++) {
+      prefetch(p[j] + at * 64 + kAhead);
+      const i32x16 v = load_as<i32x16>(p[j] + at * 64);
+      MP_UNROLL
+      for (int i = 0; i < 2; i++) {
+        const f32x16 wk = bf16_column(v, i);
+        MP_UNROLL
+        for (int r = 0; r < MT; r++) acc[r][j] += wk * splat(x[r][2 * at + i]);
       }
     }
-    prefetch(p + kAhead);
-    const i32x16 v = U::step(p);
-    for (int i = 0; i < U::kStep; i++) {
-      f32x16 wk = U::column(v, i, table);
-      if constexpr (F == Fmt::I8 || F == Fmt::I4) {
-        if constexpr (ASYM || U::kOffset != Packed<F>::kZero) wk -= zero;
-        wk *= scale;
+  }
+  MP_UNROLL
+  for (int r = 0; r < MT; r++) {
+    MP_UNROLL
+    for (int j = 0; j < NB; j++) store(c + r * ldc + j * kLanes, acc[r][j]);
+  }
+}
+
+// panel = columns [k0, k1) of a block as f32 [k1-k0][16], scale and zero applied. k0 lies on a group.
+template <class W>
+MP_KERNEL void unpack_f32(float* panel, const void* w, const void* scales, const void* zeros, int64_t k, int64_t block, int64_t k0, int64_t k1) {
+  const char* p = (const char*)w + block * W::block_bytes(k) + k0 * kLanes * W::kBits / 8;
+  if constexpr (W::kFmt == Fmt::BF16) {
+    for (int64_t at = k0; at < k1; at += 2, p += 64, panel += 2 * kLanes) {
+      prefetch(p + kAhead);
+      const i32x16 v = load_as<i32x16>(p);
+      store(panel, bf16_column(v, 0));
+      store(panel + kLanes, bf16_column(v, 1));
+    }
+  } else {
+    const int64_t groups = W::groups(k);
+    const Scales<W> scale = block_scales<W>(scales, block, groups);
+    const Columns<W> of = Columns<W>::make();
+    for (int64_t unit = k0; unit < k1; unit += kUnitColumns, p += kUnitColumns * kLanes * W::kBits / 8) {
+      const int64_t g = W::kGroup ? unit / (W::kGroup ? W::kGroup : 1) : 0;
+      const f32x16 by = group_scale(scale, g);
+      const f32x16 given = group_zero<W>(zeros, block, groups, g);
+      const f32x16 zero = (W::kZeros == Zero::Point ? given : splat((float)W::kZero)) - (float)Columns<W>::kOffset;
+      MP_UNROLL
+      for (int s = 0; s < kUnitSteps; s++) {
+        if (s < W::kBits) prefetch(p + s * 64 + kAhead);
+        const i32x16 v = Columns<W>::step(of, p, s);
+        MP_UNROLL
+        for (int i = 0; i < 4; i++) {
+          f32x16 wk = Columns<W>::column(of, v, i);
+          if constexpr (W::kZeros == Zero::Point || Columns<W>::kOffset != W::kZero) wk -= zero;
+          wk *= by;
+          if constexpr (W::kZeros == Zero::Minimum) wk += given;
+          store(panel, wk);  // the panel has room for the last unit's columns beyond k1
+          panel += kLanes;
+        }
       }
-      store(panel, wk);  // the panel has room for the last step's columns beyond k1
-      panel += kLanes;
     }
   }
 }
 
-template <Fmt F, bool ASYM, int GROUP, Act A>
+template <class W, Act A>
 struct ProductF32 {
-  static constexpr Fmt kFormat = F;
-  static constexpr bool kAsymmetric = ASYM;
-  static constexpr int kGroup = GROUP;
+  using Packed = W;
+  static constexpr Fmt F = W::kFmt;
   static constexpr bool kBf16 = kNativeBf16 && F == Fmt::BF16 && A == Act::BF16;
   static constexpr bool kFused = F != Fmt::F32 && !kBf16;
   static constexpr int kSmallRows = kBlocks > 1 ? 8 : kSmall, kSmallBlocks = 2;
@@ -247,7 +238,7 @@ struct ProductF32 {
   static constexpr int kTileRows = kRows;
   const void* w;
   const void* scales;
-  const uint8_t* zeros;
+  const void* zeros;
   int64_t k;
 
   struct Rows {
@@ -257,7 +248,7 @@ struct ProductF32 {
 
   // Points `rows` at the m given rows, converted, padded and summed where the product needs it.
   MP_INLINE void set_rows(const ProductF32& p, Rows& rows, const float* const* x, int64_t m, Arena& scratch) {
-    const int64_t k = p.k, kp = packed_k<F>(k, GROUP);
+    const int64_t k = p.k, kp = W::padded(k);
     const bool small = kFused && m <= kSmallRows;
     if constexpr (kBf16) {
       for (int64_t r = 0; r < m; r++) {
@@ -281,9 +272,9 @@ struct ProductF32 {
       for (int64_t r = 0; r < m; r++) rows.x[r] = x[r];
     }
     for (int64_t r = m; r < m + kRowPad; r++) rows.x[r] = rows.x[m - 1];
-    if constexpr (kFused && (F == Fmt::I8 || F == Fmt::I4)) {
+    if constexpr (kFused && W::kQuantized) {
       if (!small) return;
-      const int64_t groups = GROUP ? kp / (GROUP ? GROUP : 1) : 1, width = kp / groups;
+      const int64_t groups = W::groups(k), width = kp / groups;
       for (int64_t r = 0; r < kSmallRows; r++) {
         if (r >= m) {
           rows.sums[r] = rows.sums[m - 1];
@@ -302,16 +293,17 @@ struct ProductF32 {
 
   template <int MT, int NB>
   __attribute__((always_inline)) void small(const Rows& rows, int64_t, const int64_t* blocks, float* c, int64_t ldc) const {
-    packed_small<F, ASYM, GROUP, MT, NB>(rows.x, rows.sums, w, scales, zeros, k, blocks, c, ldc);
+    if constexpr (F == Fmt::BF16) bf16_small<MT, NB>(rows.x, w, W::padded(k) / 2, blocks, c, ldc);
+    else packed_small<W, MT, NB>(rows.x, rows.sums, w, scales, zeros, k, blocks, c, ldc);
   }
   __attribute__((always_inline)) void prepare(char* panel, const int64_t* blocks, int64_t k0, int64_t k1, const void** to) const {
     for (int j = 0; j < kBlocks; j++) {
       if constexpr (F == Fmt::F32 || kBf16) {
         constexpr int64_t kBytes = F == Fmt::F32 ? 4 : 2;
-        to[j] = (const char*)w + (blocks[j] * packed_k<F>(k, 0) + k0) * kLanes * kBytes;
+        to[j] = (const char*)w + (blocks[j] * W::padded(k) + k0) * kLanes * kBytes;
       } else {
-        float* at = (float*)panel + j * (kChunk + 8) * kLanes;
-        unpack_f32<F, ASYM, GROUP>(at, w, scales, zeros, k, blocks[j], k0, k1);
+        float* at = (float*)panel + j * (kChunk + kUnitColumns) * kLanes;
+        unpack_f32<W>(at, w, scales, zeros, k, blocks[j], k0, k1);
         to[j] = at;
       }
     }
@@ -325,6 +317,6 @@ struct ProductF32 {
     f32_tile<MT, kBlocks>(rows.x + r, k0, k1 - k0, w_, c, ldc);
   }
 };
-static_assert((384 + 8) * 16 * 4 * 3 <= kPanelBytes, "the panel holds three blocks of a chunk");
+static_assert((384 + kUnitColumns) * 16 * 4 * 3 <= kPanelBytes, "the panel holds three blocks of a chunk");
 
 }  // namespace mp

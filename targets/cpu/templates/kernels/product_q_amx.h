@@ -1,4 +1,4 @@
-// Products of int8 activations with 8-bit or 4-bit weights on AMX tiles: 16 rows of activations times a block of 16 outputs at a time. The sums
+// Products of int8 activations with 8-bit weights on AMX tiles: 16 rows of activations times a block of 16 outputs at a time. The sums
 // are those of product_q.h, bit for bit: integers are exact, and groups are scaled and added by the same expression in the same order.
 #pragma once
 #include "amx.h"
@@ -7,8 +7,6 @@
 namespace mp {
 
 #if defined(MP_AMX)
-
-typedef int8_t i8x64 __attribute__((vector_size(64)));
 
 // 16 rows of activations at even strides.
 struct CodeRows {
@@ -52,9 +50,11 @@ MP_INLINE void amx_group(const int8_t* a, int64_t lda, const char* w, int32_t* s
 
 // c[MT][16] (+)= MT of a tile's rows times `count` groups from group g0 of a block, whose bytes are at `w`. Weights of symmetric formats are
 // signed here. A group's integer sums go through memory; those of two groups ahead are on their way meanwhile.
-template <bool ASYM, int GROUP, int MT>
-MP_KERNEL void amx_groups(const CodeRows& t, const char* w, const void* scales, const uint8_t* zeros, int64_t block, int64_t groups, int64_t g0,
+template <class W, int MT>
+MP_KERNEL void amx_groups(const CodeRows& t, const char* w, const void* scales, const void* zeros, int64_t block, int64_t groups, int64_t g0,
                           int64_t count, float* c, int64_t ldc) {
+  constexpr int GROUP = W::kGroup;
+  const Scales<W> scale_of = block_scales<W>(scales, block, groups);
   constexpr int kDepth = GROUP < kTileRowBytes ? GROUP : kTileRowBytes;
   alignas(64) int32_t sums[4][kTileSide * kLanes];
   const int8_t* q = t.q + g0 * GROUP;
@@ -63,39 +63,33 @@ MP_KERNEL void amx_groups(const CodeRows& t, const char* w, const void* scales, 
   for (int r = 0; r < MT; r++) total[r] = g0 ? load(c + r * ldc) : splat(0.0f);
   const auto start = [&](int64_t i) __attribute__((always_inline)) {
     if (i >= count) return;
-    if (i & 1) amx_group<1, !ASYM, GROUP, kDepth>(q + i * GROUP, t.ldq, w + i * GROUP * kLanes, sums[i & 3]);
-    else amx_group<0, !ASYM, GROUP, kDepth>(q + i * GROUP, t.ldq, w + i * GROUP * kLanes, sums[i & 3]);
+    if (i & 1) amx_group<1, W::kSymmetric, GROUP, kDepth>(q + i * GROUP, t.ldq, w + i * GROUP * kLanes, sums[i & 3]);
+    else amx_group<0, W::kSymmetric, GROUP, kDepth>(q + i * GROUP, t.ldq, w + i * GROUP * kLanes, sums[i & 3]);
   };
   start(0);
   start(1);
   for (int64_t i = 0; i < count; i++) {
     start(i + 2);
     const int64_t g = g0 + i;
-    const f32x16 scale = group_scale<GROUP>(scales, block, groups, g);
-    const f32x16 zero = ASYM ? group_zero(zeros, block, groups, g) : splat(0.0f);
+    const f32x16 scale = group_scale(scale_of, g);
+    const f32x16 zero = group_zero<W>(zeros, block, groups, g);
     MP_UNROLL
     for (int r = 0; r < MT; r++) {
-      total[r] = add_group<ASYM>(total[r], load_as<i32x16>(sums[i & 3] + r * kLanes), scale, zero, t.scales[r * t.ldg + g],
-                                 ASYM ? t.sums[r * t.ldg + g] : 0.0f);
+      total[r] = add_group<W>(total[r], load_as<i32x16>(sums[i & 3] + r * kLanes), scale, zero, t.scales[r * t.ldg + g],
+                                 W::kSymmetric ? 0.0f : t.sums[r * t.ldg + g]);
     }
   }
   MP_UNROLL
   for (int r = 0; r < MT; r++) store(c + r * ldc, total[r]);
 }
 
-// panel = columns [k0, k1) of a block as signed (symmetric) or unsigned bytes [(k1-k0)/4][16][4].
-template <Fmt F, bool ASYM>
+// panel = 8-bit weights' bytes, signed where the format is symmetric.
+template <class W>
 MP_KERNEL void unpack_bytes(char* panel, const char* packed, int64_t columns) {
-  for (int64_t s = 0; s < columns / Packed<F>::kStep; s++) {
+  for (int64_t s = 0; s < columns / 4; s++) {
     prefetch(packed + s * 64 + kAhead);
     const i32x16 v = load_as<i32x16>(packed + s * 64);
-    if constexpr (F == Fmt::I8) {
-      store_as(panel + s * 64, ASYM ? v : v ^ (int32_t)0x80808080);
-    } else {
-      const i8x64 low = (i8x64)(v & 0x0f0f0f0f), high = (i8x64)((v >> 4) & 0x0f0f0f0f);
-      store_as(panel + s * 128, ASYM ? low : low - (int8_t)8);
-      store_as(panel + s * 128 + 64, ASYM ? high : high - (int8_t)8);
-    }
+    store_as(panel + s * 64, W::kSymmetric ? v ^ (int32_t)0x80808080 : v);
   }
 }
 
@@ -135,7 +129,7 @@ MP_KERNEL void amx_dots(const CodeRows* t, const char* const* w, const char* con
 }
 
 // Weights with one scale an output: all columns are one integer sum.
-template <bool ASYM, class E>
+template <class W, class E>
 MP_INLINE void amx_channels(const E& e, const LinearQArgs& a, const CodeRows* tiles, int64_t m, int64_t k, Range range, Arena scratch) {
   char* tails = scratch.take<char>(2 * kTileBytes);
   int32_t* dots = scratch.take<int32_t>(2 * kTileSide * 2 * kLanes);
@@ -143,7 +137,7 @@ MP_INLINE void amx_channels(const E& e, const LinearQArgs& a, const CodeRows* ti
   int32_t starts[kMaxRows];
   for (int64_t r = 0; r < m; r++) {
     const CodeRows& t = tiles[r / kTileSide];
-    starts[r] = ASYM ? 0 : code_sum(t.q + r % kTileSide * t.ldq, k) * -Packed<Fmt::I8>::kZero;
+    starts[r] = W::kSymmetric ? code_sum(t.q + r % kTileSide * t.ldq, k) * -W::kZero : 0;
   }
   memset(tails, 0, 2 * kTileBytes);
   const char* tail[2] = {tails, tails + kTileBytes};
@@ -153,8 +147,8 @@ MP_INLINE void amx_channels(const E& e, const LinearQArgs& a, const CodeRows* ti
     f32x16 scale[2], zero[2];
     for (int j = 0; j < 2; j++) {
       w[j] = (const char*)a.w + blocks[j] * k * kLanes;
-      scale[j] = group_scale<0>(a.scales, blocks[j], 1, 0);
-      zero[j] = ASYM ? group_zero(a.zeros, blocks[j], 1, 0) : splat(0.0f);
+      scale[j] = group_scale(block_scales<W>(a.scales, blocks[j], 1), 0);
+      zero[j] = group_zero<W>(a.zeros, blocks[j], 1, 0);
       if (k % kTileRowBytes) memcpy(tails + j * kTileBytes + kTileBytes / 2, w[j] + (k - 32) * kLanes, kTileBytes / 2);
     }
     for (int64_t r0 = 0; r0 < m; r0 += 2 * kTileSide) {
@@ -168,7 +162,7 @@ MP_INLINE void amx_channels(const E& e, const LinearQArgs& a, const CodeRows* ti
         const float x_scale = of.scales[r % kTileSide * of.ldg], x_sum = of.sums[r % kTileSide * of.ldg];
         for (int j = 0; j < 2; j++) {
           const i32x16 dot = load_as<i32x16>(dots + (r * 2 + j) * kLanes) + splat(starts[r0 + r]);
-          store(c + (r * 2 + j) * kLanes, add_group<ASYM>(splat(0.0f), dot, scale[j], zero[j], x_scale, x_sum));
+          store(c + (r * 2 + j) * kLanes, add_group<W>(splat(0.0f), dot, scale[j], zero[j], x_scale, x_sum));
         }
       }
       E::apply(e, c, 2 * kLanes, rows, b, min_of(2, range.end - b), r0);
@@ -177,9 +171,10 @@ MP_INLINE void amx_channels(const E& e, const LinearQArgs& a, const CodeRows* ti
 }
 
 // Weights with groups: a panel of a block's bytes is swept over all rows.
-template <Fmt F, bool ASYM, int GROUP, class E>
+template <class W, class E>
 MP_INLINE void amx_grouped(const E& e, const LinearQArgs& a, const CodeRows* tiles, int64_t m, int64_t k, Range range, Arena scratch) {
   constexpr int64_t kChunk = 1536, kLd = 2 * kLanes;
+  constexpr int GROUP = W::kGroup;
   const int64_t groups = k / GROUP;
   char* panel = scratch.take<char>(kChunk * kLanes);
   float* c = scratch.take<float>(round_up(m, kTileSide) * kLd);
@@ -188,12 +183,12 @@ MP_INLINE void amx_grouped(const E& e, const LinearQArgs& a, const CodeRows* til
     for (int64_t j = 0; j < count; j++) {
       for (int64_t k0 = 0; k0 < k; k0 += kChunk) {
         const int64_t columns = min_of(kChunk, k - k0);
-        unpack_bytes<F, ASYM>(panel, (const char*)a.w + ((b + j) * k + k0) * kLanes * Packed<F>::kBits / 8, columns);
+        unpack_bytes<W>(panel, (const char*)a.w + ((b + j) * k + k0) * kLanes, columns);
         for (int64_t r = 0; r < m; r += kTileSide) {
           float* to = c + r * kLd + j * kLanes;
           const CodeRows& t = tiles[r / kTileSide];
-          if (m - r > 8) amx_groups<ASYM, GROUP, 16>(t, panel, a.scales, a.zeros, b + j, groups, k0 / GROUP, columns / GROUP, to, kLd);
-          else amx_groups<ASYM, GROUP, 8>(t, panel, a.scales, a.zeros, b + j, groups, k0 / GROUP, columns / GROUP, to, kLd);
+          if (m - r > 8) amx_groups<W, 16>(t, panel, a.scales, a.zeros, b + j, groups, k0 / GROUP, columns / GROUP, to, kLd);
+          else amx_groups<W, 8>(t, panel, a.scales, a.zeros, b + j, groups, k0 / GROUP, columns / GROUP, to, kLd);
         }
       }
     }
@@ -207,9 +202,9 @@ constexpr int64_t amx_q_row_block(int64_t k) {
   return rows < 64 ? 64 : rows > kMaxRows ? kMaxRows : rows;
 }
 
-template <Fmt F, bool ASYM, int GROUP, class E>
+template <class W, class E>
 MP_INLINE void amx_linear_q(E& e, const LinearQArgs& a, int64_t k, int64_t blocks, Arena scratch, int tid, int nt) {
-  constexpr int kDepth = GROUP && GROUP < kTileRowBytes ? GROUP : kTileRowBytes;
+  constexpr int GROUP = W::kGroup, kDepth = GROUP && GROUP < kTileRowBytes ? GROUP : kTileRowBytes;
   const Part part = partition(a.m, blocks, 2, tid, nt);
   if (part.blocks.begin >= part.blocks.end) return;
   AmxTiles<kDepth> shape;
@@ -223,9 +218,9 @@ MP_INLINE void amx_linear_q(E& e, const LinearQArgs& a, int64_t k, int64_t block
     }
     CodeRows tiles[kMaxRows / kTileSide];
     Arena rest = scratch;
-    tile_rows_q(tiles, a, m0, m, k, GROUP ? k / (GROUP ? GROUP : 1) : 1, rest);
-    if constexpr (GROUP == 0) amx_channels<ASYM>(e, a, tiles, m, k, part.blocks, rest);
-    else amx_grouped<F, ASYM, GROUP>(e, a, tiles, m, k, part.blocks, rest);
+    tile_rows_q(tiles, a, m0, m, k, W::groups(k), rest);
+    if constexpr (GROUP == 0) amx_channels<W>(e, a, tiles, m, k, part.blocks, rest);
+    else amx_grouped<W>(e, a, tiles, m, k, part.blocks, rest);
   }
 }
 

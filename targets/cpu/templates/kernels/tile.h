@@ -14,6 +14,7 @@
 #include "args.h"
 #include "vec.h"
 #include "vec_math.h"
+#include "weight.h"
 
 namespace mp {
 

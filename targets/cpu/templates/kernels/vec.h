@@ -193,8 +193,8 @@ MP_INLINE uint32_t bf16_bits(float v) {
   return (b + 0x7fff + ((b >> 16) & 1)) >> 16;
 }
 
-// acc[lane] += sum over j of w[4*lane+j] (unsigned) * a[4*lane+j] (signed). BITS is the width of the weights: 4-bit ones can't saturate the
-// 16-bit intermediate of maddubs, 8-bit ones can.
+// acc[lane] += sum over j of w[4*lane+j] (unsigned) * a[4*lane+j] (signed). BITS is the width of the weights: up to 7 bits can't saturate the
+// 16-bit intermediate of maddubs, 8 can.
 template <int BITS>
 MP_INLINE i32x16 dot_u8s8(i32x16 acc, i32x16 w, i32x16 a) {
 #if defined(__AVX512VNNI__)
@@ -206,7 +206,7 @@ MP_INLINE i32x16 dot_u8s8(i32x16 acc, i32x16 w, i32x16 a) {
 #if defined(__AVXVNNI__)
     c.h[i] = _mm256_dpbusd_avx_epi32(c.h[i], x.h[i], y.h[i]);
 #else
-    if constexpr (BITS == 4) {
+    if constexpr (BITS < 8) {
       c.h[i] = _mm256_add_epi32(c.h[i], _mm256_madd_epi16(_mm256_maddubs_epi16(x.h[i], y.h[i]), _mm256_set1_epi16(1)));
     } else {
       const __m256i we = _mm256_and_si256(x.h[i], _mm256_set1_epi16(0xff)), wo = _mm256_srli_epi16(x.h[i], 8);
@@ -235,7 +235,7 @@ MP_INLINE i32x16 dot_u8s8(i32x16 acc, i32x16 w, i32x16 a) {
   U c = {acc}, x = {w}, y = {a};
   for (int i = 0; i < 4; i++) {
     const int8x16_t ws = vreinterpretq_s8_s32(x.s[i]), as = vreinterpretq_s8_s32(y.s[i]);
-    if constexpr (BITS == 4) {
+    if constexpr (BITS < 8) {
       c.s[i] = vdotq_s32(c.s[i], ws, as);
     } else {  // u = (u ^ 0x80) + 128, and 128 = 2 * 64
       int32x4_t t = vdotq_s32(c.s[i], veorq_s8(ws, vdupq_n_s8((int8_t)0x80)), as);
@@ -249,7 +249,7 @@ MP_INLINE i32x16 dot_u8s8(i32x16 acc, i32x16 w, i32x16 a) {
 #endif
 }
 
-// Where there is no VNNI, eight products with 4-bit weights fit 16-bit sums (8 * 2 * 15 * 127 < 2^15), which are widened once.
+// Where there is no VNNI, some products with narrow weights fit 16-bit sums, which are widened once (Weight::kNarrowSteps).
 #if defined(__AVX2__) && !defined(__AVX512VNNI__) && !defined(__AVXVNNI__)
 constexpr bool kNarrowSums = true;
 #else
