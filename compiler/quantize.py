@@ -15,8 +15,6 @@ from mixplan.runtime.packing import Packed, Quantized, dequantize, pack
 
 __all__ = ["dequantized", "not_finite", "pack_rows", "quantize_rows"]
 
-_WIDE = 8
-
 
 def pack_rows(fmt: WeightFormat, rows: torch.Tensor, name: str, inputs: InputStatistics | None = None) -> Packed:
     """Rows f32 [n, K] in the packed layout of `fmt`. CheckpointError naming `name` where they are not finite."""
@@ -34,7 +32,7 @@ def quantize_rows(
     """Rows f32 [n, K] to codes, scales and, where asymmetric, zero points or minima.
 
     inputs: what is known of the layer's input: squared errors count by its moments; where it has Hessians, errors are compensated
-    (unless compensate is false), but for 8 bits, where there is little to win.
+    (unless compensate is false).
     """
     count, columns = rows.shape
     group = fmt.group_size or columns
@@ -45,7 +43,7 @@ def quantize_rows(
     low, high = torch.aminmax(grouped, dim=-1)
     if not bool(torch.isfinite(low).all() and torch.isfinite(high).all()):
         raise not_finite(name)
-    if compensate and inputs is not None and inputs.blocks and fmt.group_size and fmt.bits < _WIDE:
+    if compensate and inputs is not None and inputs.blocks:
         codes, scale, zero = compensated(fmt, grouped, inputs.factors(), inputs.moments)
     else:
         scale, zero = search(fmt, grouped, None if inputs is None else columns_weights(inputs.moments, group))

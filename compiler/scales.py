@@ -35,6 +35,7 @@ _MORE_SHRINKS = (*_SHRINKS, 0.975, 0.8)
 # For the other formats: scales by these, over the one at which the largest element has the outermost code.
 _FACTORS = (1.0, 0.96, 0.92, 0.88, 0.84, 0.8, 0.75, 0.7, 1.04, 1.08)
 _OTHER_SIGN = (1.18, 1.12, 1.06, 1.0, 0.94, 0.88, 0.82, 0.76)
+_FINER = (1.0, 0.98, 0.96, 0.94, 0.92, 0.9, 0.87, 0.84)
 _ENDS = (1.0, 0.925, 0.85, 0.775)
 # Up to this width the side with one code more is worth a try at either end.
 _NARROW = 3
@@ -55,11 +56,14 @@ def columns_weights(importance: Tensor, group: int) -> Tensor:
     return weights.reshape(1, padded // group, group)
 
 
-def search(fmt: WeightFormat, grouped: Tensor, weights: Tensor | None = None, rows: Tensor | None = None) -> Tried:
+def search(fmt: WeightFormat, grouped: Tensor, weights: Tensor | None = None, rows: Tensor | None = None, *, finer: bool = False) -> Tried:
     """Scales as they are stored, and zeros, of groups f32 [n, G, group] under a quantized format. weights: f32 [1 or n, G, group].
 
     rows: f32 [n, 1], where two-level scales are to be whole numbers of these (see `row_scales_of`), as for a part of a row's groups.
+    finer: 8-bit scales too are searched for.
     """
+    if finer and fmt.bits == 8 and fmt.symmetric:
+        return _finer(fmt, grouped, weights, rows)
     if _plain(fmt):
         known = weights if fmt.bits == 4 else None
         return _best(fmt, grouped, list(_plain_candidates(fmt, grouped, known is not None)), known)[0]
@@ -132,6 +136,16 @@ def _refined(fmt: WeightFormat, grouped: Tensor, tried: Tried, weights: Tensor |
     target = grouped - zero.unsqueeze(-1) if fmt.has_minimum else grouped
     size = (counted * found).sum(-1)
     return _stored(fmt, torch.where(size > 0, (counted * target).sum(-1) / size, scale)), zero
+
+
+def _finer(fmt: WeightFormat, grouped: Tensor, weights: Tensor | None, rows: Tensor | None) -> Tried:
+    """Symmetric 8-bit scales that may clip the largest element a little."""
+    largest = grouped.abs().amax(-1)
+    middle = torch.full_like(largest, float(fmt.zero_point))
+    tried = [(_stored(fmt, largest * (factor / 127.0)), middle) for factor in _FINER]
+    if rows is not None:
+        tried = [((scale * _inverse(rows)).round().clamp(0, MOST) * rows, zero) for scale, zero in tried]
+    return _best(fmt, grouped, tried, weights)[0]
 
 
 def row_scales_of(fmt: WeightFormat, grouped: Tensor, weights: Tensor | None = None) -> Tensor | None:

@@ -17,6 +17,9 @@ from mixplan.runtime.formats import WeightFormat
 
 __all__ = ["compensated"]
 
+# Columns whose errors reach the later ones together.
+_COLUMNS = 128
+
 
 def compensated(fmt: WeightFormat, grouped: Tensor, factors: Sequence[Tensor], moments: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Codes [n, G, group], scales and zeros [n, G] of a weight's groups f32 [n, G, group] (padded columns at the end are 0).
@@ -27,27 +30,30 @@ def compensated(fmt: WeightFormat, grouped: Tensor, factors: Sequence[Tensor], m
     weights = columns_weights(moments, group)
     rows = row_scales_of(fmt, grouped, weights)
     rest = grouped.reshape(count, groups * group).clone()
-    codes = torch.empty_like(rest)
     scales, zeros = torch.empty(count, groups), torch.empty(count, groups)
+    width = min(group, _COLUMNS)
     at = 0
     for factor in factors:
         stop = at + len(factor)
-        for start in range(at, stop, group):
-            end = min(start + group, stop)
+        for start in range(at, stop, width):
+            end = min(start + width, stop)
             g = start // group
-            block = rest[:, start : start + group].clone()
-            scale, zero = search(fmt, block[:, None], weights[:, g : g + 1], rows=rows)
-            scales[:, g : g + 1], zeros[:, g : g + 1] = scale, zero
+            block = rest[:, start:end].clone()
+            if start % group == 0:
+                found = search(fmt, rest[:, None, start : start + group], weights[:, g : g + 1], rows=rows, finer=True)
+                scales[:, g : g + 1], zeros[:, g : g + 1] = found
+            scale, zero = scales[:, g : g + 1], zeros[:, g : g + 1]
             inner = factor[start - at : end - at, start - at : end - at]
-            errors = torch.zeros(count, group)
+            errors = torch.empty(count, end - start)
             for i in range(end - start):
                 column = block[:, i].reshape(count, 1, 1)
                 error = (column - decode(fmt, column, scale, zero)).reshape(count) / inner[i, i]
                 errors[:, i] = error
-                block[:, i + 1 : end - start].addr_(error, inner[i, i + 1 :], alpha=-1.0)
+                block[:, i + 1 :].addr_(error, inner[i, i + 1 :], alpha=-1.0)
             # Each column as it was when its turn came.
-            codes[:, start : start + group] = encode(fmt, block[:, None], scale, zero)[:, 0]
+            rest[:, start:end] = block
             if end < stop:
-                rest[:, end:stop] -= errors[:, : end - start] @ factor[start - at : end - at, end - at :]
+                rest[:, end:stop] -= errors @ factor[start - at : end - at, end - at :]
         at = stop
-    return codes.reshape(count, groups, group), scales, zeros
+    whole = rest.reshape(count, groups, group)
+    return encode(fmt, whole, scales, zeros), scales, zeros

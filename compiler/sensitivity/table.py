@@ -125,7 +125,7 @@ def _layer(
         fmt = scheme.weight
         if fmt not in errors:
             error = score(dequantized(fmt, rows.values, layer, inputs, compensate=False) - rows.values)
-            errors[fmt] = error * (kept if compensated and fmt.group_size and fmt.bits < 8 else 1.0)
+            errors[fmt] = error * (kept if compensated and fmt.quantized else 1.0)
         rounding = _rounding(rows, layer, scheme, inputs, gradients) if scheme.activation == "i8" and not use.table else 0.0
         found[str(scheme)] = errors[fmt] + rounding
     return found
@@ -168,6 +168,8 @@ def _rounding(rows: WeightRows, layer: str, scheme: Scheme, inputs: InputStatist
         return 0.0
     group = scheme.group or rows.values.shape[1]
     noise = inputs.rounding[scheme.group].repeat_interleave(group)[: rows.values.shape[1]]
+    # What is far below a step is rounded to nothing: no more than itself is lost.
+    noise = torch.minimum(noise, inputs.moments)
     each = rows.values.square() @ noise
     if gradients is None:
         return float(each.sum()) / (float(inputs.loss(rows.values).sum()) or 1.0)
