@@ -213,8 +213,13 @@ MP_KERNEL void block_values(const float* p, const float* const* values, [[maybe_
     return;
   }
 #endif
-  for (int64_t i = 0; i < pages; i++) {
-    product_rows<T::kPairs, true, A::kDvp>(p + i * T::kTokenSteps, T::kWeights, values[i], A::kDvp, steps[i], o, A::kDvp, rows);
+  if constexpr (T::kConverts) {  // these pages lie one after the other, and all but the last are full
+    const int64_t all = (pages - 1) * T::kTokenSteps + steps[pages - 1];
+    product_rows<T::kPairs, true, A::kDvp>(p, T::kWeights, values[0], A::kDvp, all, o, A::kDvp, rows);
+  } else {
+    for (int64_t i = 0; i < pages; i++) {
+      product_rows<T::kPairs, true, A::kDvp>(p + i * T::kTokenSteps, T::kWeights, values[i], A::kDvp, steps[i], o, A::kDvp, rows);
+    }
   }
 }
 

@@ -116,19 +116,20 @@ MP_TASK void tile_item(const AttentionArgs& a, const AttentionTile& tile, int64_
       }
       steps[i] = T::kPairs ? (tokens + 1) / 2 : tokens;
     }
-    // Every key of these pages is seen by every row, unless the last is after the first row's position or the first before the window.
-    const bool masked = base + pages * kPage - 1 > p0 || base < first_seen(a, p1);
     for (int64_t r = 0; r < w.count; r += T::kRowBlock) {
-      const int64_t rows = min_of(T::kRowBlock, w.count - r);
-      if (p0 + (r + rows - 1) / A::kGroup < base) continue;  // all of them end before these pages
-      block_scores<A>(w.q + r * T::kQuery, ready_keys, pages, s, rows);
+      const int64_t rows = min_of(T::kRowBlock, w.count - r), from = p0 + r / A::kGroup, last = p0 + (r + rows - 1) / A::kGroup;
+      if (last < base) continue;  // all of them end before these pages
+      const int64_t seen = min_of(pages, (last - base) / kPage + 1);
+      // Every key of these pages is seen by every row, unless the last is after the first row's position or the first before the window.
+      const bool masked = base + seen * kPage - 1 > from || base < first_seen(a, last);
+      block_scores<A>(w.q + r * T::kQuery, ready_keys, seen, s, rows);
       for (int64_t i = 0; missing >> i; i++) {
         for (int64_t j = 0; (missing >> i & 1) && j < rows * kPage; j++) s[j / kPage * T::kKeys + i * kPage + j % kPage] = kLowest;
       }
       for (int64_t j = 0; j < rows; j++) {
-        tile_softmax<A>(a, w, r + j, s + j * T::kKeys, p + j * T::kWeights, base, pages * (kPage / kLanes), masked);
+        tile_softmax<A>(a, w, r + j, s + j * T::kKeys, p + j * T::kWeights, base, seen * (kPage / kLanes), masked);
       }
-      block_values<A>(p, ready_values, steps, pages, w.o + r * A::kDvp, rows);
+      block_values<A>(p, ready_values, steps, seen, w.o + r * A::kDvp, rows);
     }
   }
 }

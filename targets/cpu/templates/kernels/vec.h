@@ -136,6 +136,24 @@ MP_INLINE f32x16 round_even(f32x16 v) {
 #endif
 }
 MP_INLINE i32x16 to_int(f32x16 v) { return __builtin_convertvector(v, i32x16); }
+// The nearest integer, ties to even, for |v| < 2^22.
+MP_INLINE i32x16 round_to_int(f32x16 v) {
+#if defined(__AVX512F__)
+  return (i32x16)_mm512_cvtps_epi32((__m512)v);
+#elif defined(__AVX2__)
+  union { f32x16 v; __m256 h[2]; } s = {v};
+  union { i32x16 v; __m256i h[2]; } r;
+  for (int i = 0; i < 2; i++) r.h[i] = _mm256_cvtps_epi32(s.h[i]);
+  return r.v;
+#elif defined(__SSE2__)
+  union { f32x16 v; __m128 h[4]; } s = {v};
+  union { i32x16 v; __m128i h[4]; } r;
+  for (int i = 0; i < 4; i++) r.h[i] = _mm_cvtps_epi32(s.h[i]);
+  return r.v;
+#else
+  return to_int(round_even(v));
+#endif
+}
 
 MP_INLINE f32x16 f16_to_f32(u16x16 h) {
 #if defined(__AVX512F__)
