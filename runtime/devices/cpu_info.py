@@ -71,9 +71,28 @@ def level_refusal(name: str) -> str:
 
 
 @cache
+def _vendor() -> str:
+    """The maker that /proc/cpuinfo names, "" where it names none."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    return next((line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("vendor_id")), "")
+
+
+def _by_speed(names: list[str], vendor: str) -> list[str]:
+    """Levels, best first: on Intel's cores vdpbf16ps has half the rate of f32 multiply-adds, so VNNI alone is faster."""
+    if vendor != "GenuineIntel" or "x86-64-v4-bf16" not in names:
+        return names
+    without = [name for name in names if name != "x86-64-v4-bf16"]
+    without.insert(without.index("x86-64-v4-vnni") + 1, "x86-64-v4-bf16")
+    return without
+
+
+@cache
 def runnable_levels() -> tuple[str, ...]:
     """The levels that this machine can run, best first."""
-    return tuple(level.name for level in reversed(ISA_LEVELS) if not _refusal(level))
+    return tuple(_by_speed([level.name for level in reversed(ISA_LEVELS) if not _refusal(level)], _vendor()))
 
 
 def _cgroup_quota() -> float:
