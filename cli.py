@@ -17,6 +17,7 @@ import click
 from mixplan import __version__
 from mixplan.compiler.commands.compile import compile_command
 from mixplan.compiler.commands.eval import eval_command
+from mixplan.compiler.commands.probe import probe_command
 from mixplan.compiler.commands.verify import verify_command
 from mixplan.runtime.terminal import decode_utf8, emit_json, plain_table, show
 from mixplan.targets.commands.bench import bench_command
@@ -25,7 +26,7 @@ __all__ = ["main"]
 
 # Modules that extras bring, and the extras that a command needs which misses one (a checkpoint needs the front ends too).
 _EXTRA_MODULES = {"torch", "jinja2", "markupsafe", "scipy", "ziglang", "transformers", "accelerate", "gguf"}
-_EXTRAS = {"compile": "compile,hf", "verify": "compile,hf", "eval": "compile,hf"}
+_EXTRAS = {"compile": "compile,hf", "probe": "compile,hf", "verify": "compile,hf", "eval": "compile,hf"}
 _EPILOG = "Start with: mixplan compile MODEL -o NAME.plan, then mixplan run NAME.plan 'Hello'."
 
 
@@ -71,7 +72,7 @@ def main(debug: bool) -> None:
     """Lower a model into a mixed-precision execution plan, and run the plan."""
 
 
-for _command in (compile_command, verify_command, eval_command, bench_command):
+for _command in (compile_command, probe_command, verify_command, eval_command, bench_command):
     main.add_command(_command)
 
 
