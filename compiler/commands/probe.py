@@ -34,6 +34,13 @@ _ROWS = 12
 @click.option("--window", type=click.IntRange(2), default=512, show_default=True, help="Tokens of one sequence.")
 @click.option("--context", type=click.IntRange(2), help="Tokens that a decode step attends to, for FLOPs and bytes. Default: the window.")
 @click.option("--candidates", help="Schemes to try on each layer, by comma, such as W8A16,W4A16:g32. Default: one for each width there is.")
+@click.option(
+    "--sensitivity",
+    type=click.Choice(["auto", "fisher", "hessian", "kld"]),
+    default="auto",
+    show_default=True,
+    help="How losses are predicted; auto is fisher, or hessian for models over two billion parameters.",
+)
 @click.option("--threads", type=click.IntRange(1), help="Threads of torch; 1 gives the same statistics in every bit. Default: torch's own.")
 @click.option("--force", is_flag=True, help="Replace existing reports.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole report as JSON.")

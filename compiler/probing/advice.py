@@ -65,24 +65,24 @@ def _broken(found: _Findings) -> Iterable[Advice]:
 
 def _must_stay_wide(found: _Findings) -> Iterable[Advice]:
     """Layers whose loss is far above the median."""
-    scheme, losses = _reference(found.sensitivity)
+    scheme, losses = _reference(found)
     if not losses:
         return
     median = statistics.median(losses.values())
     wide = sorted((name for name, loss in losses.items() if loss > _LOSS_FACTOR * median), key=lambda name: -losses[name])
     if wide:
-        worst = wide[0]
+        times = f", {losses[wide[0]] / median:.0f} times in {wide[0]}" if median > 0 else ""
         yield Advice(
             "stay wide",
             tuple(wide),
-            f"Keep {_some(wide)} wide: in {scheme} each loses more than {_LOSS_FACTOR:g} times what the median layer does "
-            f"({worst}: {losses[worst]:.3g}, median {median:.3g}).",
+            f"Keep {_some(wide)} wide: in {scheme} each loses more than {_LOSS_FACTOR:g} times what the median layer does"
+            f"{_for_each(found)}{times}.",
         )
 
 
 def _may_shrink(found: _Findings) -> Iterable[Advice]:
-    """Layers that lose far less than the median, or that hold what the coarser formats hold."""
-    scheme, losses = _reference(found.sensitivity)
+    """Layers that lose far less than the median, or that lose no more in the narrowest format than the median in the usual one."""
+    scheme, losses = _reference(found)
     if not losses:
         return
     median = statistics.median(losses.values())
@@ -91,14 +91,14 @@ def _may_shrink(found: _Findings) -> Iterable[Advice]:
         yield Advice(
             "may shrink",
             tuple(small),
-            f"{_some(small)} may shrink first: in {scheme} each loses less than a {_ordinal(_LOSS_FACTOR)} of what the median layer does.",
+            f"{_some(small)} may shrink first: in {scheme} each loses less than a quarter of what the median layer does{_for_each(found)}.",
         )
-    narrow = found.sensitivity.schemes[-1]
-    if narrow == scheme:
-        return
-    fits = [name for name, row in found.sensitivity.loss.items() if row[narrow] <= median]
-    if fits:
-        yield Advice("may shrink", tuple(fits), f"{_some(fits)} lose no more in {narrow} than the median layer in {scheme}.")
+    narrower = found.sensitivity.schemes[found.sensitivity.schemes.index(scheme) + 1 :]
+    for narrow in reversed(narrower):
+        fits = [name for name, loss in _losses(found, narrow).items() if loss <= median]
+        if fits:
+            yield Advice("may shrink", tuple(fits), f"{_some(fits)} lose no more in {narrow} than the median layer in {scheme}.")
+            return
 
 
 def _int8_inputs(found: _Findings) -> Iterable[Advice]:
@@ -264,13 +264,25 @@ _RULES: tuple[Callable[[_Findings], Iterable[Advice]], ...] = (
 )
 
 
-def _reference(sensitivity: Sensitivity) -> tuple[str, Mapping[str, float]]:
-    """The scheme that layers are compared in: the one nearest to 4 bits. Losses by layer."""
-    if not sensitivity.schemes or not sensitivity.loss:
+def _reference(found: _Findings) -> tuple[str, Mapping[str, float]]:
+    """The scheme that layers are compared in, the one nearest to 4.5 bits, and the losses by layer."""
+    sensitivity = found.sensitivity
+    first = next(iter(sensitivity.bits.values()), None)
+    if not sensitivity.schemes or first is None:
         return "", {}
-    first = next(iter(sensitivity.bits.values()))
     scheme = min(sensitivity.schemes, key=lambda name: (abs(first[name] - 4.5), name))
-    return scheme, {layer: row[scheme] for layer, row in sensitivity.loss.items()}
+    return scheme, _losses(found, scheme)
+
+
+def _losses(found: _Findings, scheme: str) -> Mapping[str, float]:
+    """Losses that can be compared between layers: those that add up, for each weight."""
+    sizes = {layer.name: layer.parameters for layer in found.weighted}
+    additive = found.sensitivity.additive
+    return {name: row[scheme] / (sizes.get(name, 1) if additive else 1) for name, row in found.sensitivity.loss.items()}
+
+
+def _for_each(found: _Findings) -> str:
+    return ", for each of its weights" if found.sensitivity.additive else ""
 
 
 def _some(names: Sequence[str]) -> str:
@@ -283,7 +295,3 @@ def _some(names: Sequence[str]) -> str:
 
 def _do(names: Sequence[str]) -> str:
     return "does" if len(names) == 1 else "do"
-
-
-def _ordinal(number: float) -> str:
-    return "quarter" if number == 4 else f"{number:g}th"

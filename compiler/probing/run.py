@@ -16,7 +16,7 @@ from mixplan.compiler.probing.graph import probe_graph, tensor_names
 from mixplan.compiler.probing.layers import head_records, layer_records
 from mixplan.compiler.probing.limits import machine_limits
 from mixplan.compiler.probing.record import ProbeReport, TensorRecord, tensor_record
-from mixplan.compiler.probing.sensitivity import candidate_schemes, output_errors
+from mixplan.compiler.probing.sensitivity import Sensitivity, candidate_schemes, from_gradients, from_inputs, wants_gradients, with_bits
 from mixplan.compiler.probing.watch import Watch
 from mixplan.compiler.probing.weights import weight_stats
 from mixplan.compiler.probing.work import stored_bits
@@ -44,6 +44,7 @@ def probe(
     window: int = 512,
     context: int | None = None,
     schemes: Sequence[str] | None = None,
+    sensitivity: str = "auto",
     threads: int | None = None,
     batch_tokens: int = 1024,
     segment_bytes: int | None = None,
@@ -55,11 +56,13 @@ def probe(
     model: a Hugging Face directory, a GGUF file, or an nn.Module; its code is not touched. text: cut into windows of `window` tokens, of
     which the first `tokens` tokens' worth are used; or token_ids [W, L], rows of one length. output: a path, or several, that end in .html
     or .json, written whole or not at all; `force` replaces files. context: tokens that a decode step attends to, for FLOPs and bytes, the
-    window by default. schemes: candidate formats (W4A16:g32, ...). threads: of torch; 1 makes statistics bitwise the same from run to run.
+    window by default. schemes: candidate formats (W4A16:g32, ...). sensitivity: "fisher"
+    (from gradients), "hessian" (from inputs alone), "kld" (every layer changed on its own, slow), or "auto": fisher for models of up to two
+    billion parameters that have gradients, else hessian. threads: of torch; 1 makes statistics bitwise the same from run to run.
     progress(stage, fraction) is called now and then.
 
-    Weights are read a segment of at most `segment_bytes` at a time (a 32nd of the model by default, 128 MiB to 1 GiB), twice in all: so a
-    model need not fit into memory. Raises CheckpointError, UnsupportedError, OptionError, RequestError, OutputError.
+    Weights are read a segment of at most `segment_bytes` at a time (a 32nd of the model by default, 128 MiB to 1 GiB), two or three times
+    in all: so a model need not fit into memory. Raises CheckpointError, UnsupportedError, OptionError, RequestError, OutputError.
     """
     if (text is None) == (token_ids is None):
         raise OptionError("A probe needs text or token_ids, one of them.")
@@ -67,6 +70,7 @@ def probe(
         if value is not None and value < 2:
             raise OptionError(f"{name} is {value}; at least 2.")
     candidates = candidate_schemes(schemes)
+    wants_gradients(sensitivity, 0)
     outputs = [Path(one) for one in ([output] if isinstance(output, str | Path) else output)]
     check_outputs(outputs, force)
     clock = _Clock(progress)
@@ -77,6 +81,11 @@ def probe(
             captured: Captured = clock.run("capture", checkpoint.capture)
             windows = text_windows(captured, text, tokens=tokens, length=window) if text is not None else _same_length(token_ids)
             batches(windows, batch_tokens, captured.model.vocab_size)
+        found: Sensitivity | str = ""
+        if wants_gradients(sensitivity, captured.model.parameters):
+            tell = clock.watch("sensitivity")
+            found = clock.run("sensitivity", lambda: from_gradients(captured, candidates, windows, sensitivity, threads, tell))
+        with collector_paused():
             module, layers = clock.run("graph", lambda: probe_graph(captured))
         length = int(windows.shape[1])
         names = tensor_names(module, layers)
@@ -97,9 +106,10 @@ def probe(
         )
         of_weights = clock.run("weights", lambda: weight_stats(weights, clock.watch("weights")))
         held = sum(int(stats.moments.count * stored_bits(weights.dtype(name)) / 8) for name, stats in of_weights.items())
-        found = clock.run(
-            "sensitivity", lambda: output_errors(module, weights, layers, watch.squares, candidates, clock.watch("sensitivity"))
-        )
+        if isinstance(found, str):
+            note, squares, tell = found, watch.squares, clock.watch("sensitivity")
+            found = clock.run("sensitivity", lambda: from_inputs(captured, candidates, squares, tell, note))
+        found = with_bits(found, layers, candidates)
         limits, basis = clock.run("ceilings", lambda: machine_limits(held))
         run = Work(((0, length),) * told.windows, told.tokens)
         decode = Work.decode((context or length) - 1)
@@ -161,11 +171,11 @@ class _Clock:
             self._progress(stage, 0.0)
         started = perf_counter()
         result = work()
-        self.seconds[stage] = perf_counter() - started
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + perf_counter() - started
         if self._progress is not None:
             self._progress(stage, 1.0)
         return result
 
-    def watch(self, stage: str) -> Callable[[float], None] | None:
-        progress = self._progress
-        return None if progress is None else (lambda fraction: progress(stage, fraction))
+    def watch(self, stage: str) -> Callable[[float], None]:
+        """Tells the progress of a stage."""
+        return lambda fraction: None if self._progress is None else self._progress(stage, fraction)

@@ -1,117 +1,128 @@
-"""What each layer loses in each candidate format, by the error in its output alone."""
+"""What each layer loses in each candidate format, as `compiler/sensitivity` finds it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-import torch
-from torch import Tensor, fx
+from torch import Tensor
 
-from mixplan.compiler.quantize import quantize_rows
-from mixplan.compiler.streaming.constants import load_constants
-from mixplan.compiler.weights.base import WeightSource
-from mixplan.passes.precision.layers import Layer, weight_of
+from mixplan.compiler.calibration.collect import collect
+from mixplan.compiler.calibration.statistics import Calibration, InputStatistics
+from mixplan.compiler.frontends.base import Captured
+from mixplan.compiler.sensitivity import loss_table
+from mixplan.compiler.sensitivity.rows import uses_of
+from mixplan.passes.precision.layers import Layer
 from mixplan.passes.precision.schemes import Scheme, parse_scheme
-from mixplan.runtime.errors import OptionError
-from mixplan.runtime.packing import dequantize
+from mixplan.runtime.errors import OptionError, UnsupportedError
 
-__all__ = ["Sensitivity", "candidate_schemes", "output_errors"]
+__all__ = ["SENSITIVITIES", "Sensitivity", "candidate_schemes", "from_gradients", "from_inputs", "wants_gradients", "with_bits"]
+
+SENSITIVITIES = ("auto", "fisher", "hessian", "kld")
 
 _DEFAULT = ("W8A16", "W6A16:g32", "W5A16:g32", "W4A16:g32", "W3A16:g32", "W2A16:g32")
-# Rows of each weight that are rounded, evenly spread.
-_ROWS = 256
-# Matrices of a stack of experts that they are taken of.
-_MATRICES = 8
+# Larger models are scored without gradients unless these are asked for.
+_LARGE = 2_000_000_000
+# Tokens that gradients are taken of; changed logits of one layer after another are compared on far fewer.
+_TOKENS = {"fisher": 4096, "kld": 512}
+_NATS = "nats a token: the divergence of the model's predictions, as predicted"
+_RELATIVE = "noise power over signal power of the layer's output"
 
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """`loss[layer][scheme]`: larger is worse; `bits[layer][scheme]`: effective bits. method says what the loss is, unit in what."""
+    """`loss[layer][scheme]`: larger is worse; `bits[layer][scheme]`: effective bits. method and unit say what the loss is.
 
-    method: str = "output error"
-    unit: str = "noise power / signal power of the layer's output"
+    additive: losses of several layers add up, so that a layer of more weights has more; else they are relative to the layer's output.
+    """
+
+    method: str = "hessian"
+    unit: str = _RELATIVE
+    additive: bool = False
+    note: str = ""
     schemes: tuple[str, ...] = ()
     loss: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     bits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class _Group:
+    """A layer alone."""
+
+    name: str
+    layers: tuple[str, ...]
+
+
 def candidate_schemes(texts: Sequence[str] | None) -> tuple[Scheme, ...]:
-    """The schemes named, narrowest last; by default those of the usual menu that there are. OptionError for others and for none."""
-    if texts is not None:
-        schemes = [parse_scheme(text) for text in texts]
-    else:
-        schemes = []
-        for text in _DEFAULT:
-            try:
-                schemes.append(parse_scheme(text))
-            except OptionError:
-                continue
-    if not schemes or not any(scheme.weight.quantized for scheme in schemes):
-        raise OptionError("No candidate scheme rounds weights, so there is no sensitivity to tell.", hint="Name some, such as W4A16,W8A16.")
+    """The schemes named, narrowest last, by default one for each width. OptionError for what is none, and where none rounds weights."""
+    schemes = [parse_scheme(text) for text in (_DEFAULT if texts is None else texts)]
     unique = {str(scheme): scheme for scheme in schemes if scheme.weight.quantized}
+    if not unique:
+        raise OptionError("No candidate scheme rounds weights, so there is no sensitivity to tell.", hint="Name some, such as W4A16,W8A16.")
     return tuple(sorted(unique.values(), key=lambda scheme: -scheme.weight.effective_bits(1024, 1024)))
 
 
-def output_errors(
-    module: fx.GraphModule,
-    weights: WeightSource,
-    layers: Sequence[Layer],
-    squares: Mapping[str, tuple[Tensor, int]],
+def wants_gradients(method: str, parameters: int) -> bool:
+    """Whether the method needs more than the inputs' second moments. OptionError for a method that is not known."""
+    if method not in SENSITIVITIES:
+        raise OptionError(f"Sensitivity method {method!r} is not known; allowed: {', '.join(SENSITIVITIES)}.")
+    return method in ("fisher", "kld") or (method == "auto" and parameters <= _LARGE)
+
+
+def from_gradients(
+    captured: Captured, schemes: Sequence[Scheme], windows: Tensor, method: str, threads: int | None, progress: Callable[[float], None]
+) -> Sensitivity | str:
+    """Of the graph as captured, before it is rewritten. Where method is "auto" and gradients cannot be had, the reason instead."""
+    chosen = "fisher" if method == "auto" else method
+    length = int(windows.shape[1])
+    some = windows[: max(_TOKENS[chosen] // length, 1)]
+    inputs = collect(captured, some, hessians=False, threads=threads, progress=lambda done: progress(done / 4))
+    try:
+        return _table(captured, schemes, inputs, chosen, some, lambda done: progress((1 + 3 * done) / 4))
+    except UnsupportedError as error:
+        if method != "auto":
+            raise
+        return error.message
+
+
+def from_inputs(
+    captured: Captured,
     schemes: Sequence[Scheme],
-    progress: Callable[[float], None] | None = None,
+    squares: Mapping[str, tuple[Tensor, int]],
+    progress: Callable[[float], None],
+    note: str = "",
 ) -> Sensitivity:
-    """sum_k E[x_k^2] (w - w')^2 over sum_k E[x_k^2] w^2, over up to 256 of a layer's rows: the part of its output that becomes noise, if
-    input columns are uncorrelated. Of layers without a product (lookups) every column counts the same."""
+    """From the second moments of the layers' inputs alone; the graph may be rewritten. note: why it is not the other."""
+    moments = {layer: InputStatistics((total / rows).float(), tokens=rows) for layer, (total, rows) in squares.items()}
+    found = _table(captured, schemes, Calibration(moments), "hessian", (), progress)
+    return Sensitivity(found.method, found.unit, found.additive, note, found.schemes, found.loss)
+
+
+def with_bits(found: Sensitivity, layers: Sequence[Layer], schemes: Sequence[Scheme]) -> Sensitivity:
+    """With the effective bits of each layer, in the layers' order."""
+    sizes = {layer.name: layer for layer in layers}
+    bits = {
+        name: {str(scheme): scheme.weight.effective_bits(sizes[name].rows, sizes[name].columns) for scheme in schemes}
+        for name in found.loss
+        if name in sizes
+    }
+    loss = {layer.name: found.loss[layer.name] for layer in layers if layer.name in found.loss}
+    return Sensitivity(found.method, found.unit, found.additive, found.note, found.schemes, loss, bits)
+
+
+def _table(
+    captured: Captured,
+    schemes: Sequence[Scheme],
+    inputs: Calibration,
+    method: str,
+    windows: Tensor | tuple[()],
+    progress: Callable[[float], None],
+) -> Sensitivity:
+    groups = [_Group(layer, (layer,)) for layer in uses_of(captured)]
+    table = loss_table(captured, groups, schemes, calibration=inputs, windows=windows, method=method, compensate=False, progress=progress)
     loss: dict[str, dict[str, float]] = {}
-    bits: dict[str, dict[str, float]] = {}
-    with torch.no_grad():
-        for index, layer in enumerate(layers):
-            if layer.parameter:
-                rows = _sample(module, weights, layer)
-                importance = _importance(squares.get(layer.name), rows.shape[1])
-                loss[layer.name] = {str(scheme): _error(scheme, rows, importance, layer.name) for scheme in schemes}
-                bits[layer.name] = {str(scheme): scheme.weight.effective_bits(layer.rows, layer.columns) for scheme in schemes}
-            if progress is not None:
-                progress((index + 1) / len(layers))
-    return Sensitivity(schemes=tuple(map(str, schemes)), loss=loss, bits=bits)
-
-
-def _importance(found: tuple[Tensor, int] | None, columns: int) -> Tensor:
-    if found is None or found[0].numel() != columns or float(found[0].sum()) <= 0:
-        return torch.ones(columns)
-    return (found[0] / found[1]).float()
-
-
-def _error(scheme: Scheme, rows: Tensor, importance: Tensor, name: str) -> float:
-    made = quantize_rows(scheme.weight, rows, name, importance)
-    back = torch.from_numpy(dequantize(scheme.weight, made))[:, : rows.shape[1]]
-    noise = float(((back - rows).square() * importance).sum(dtype=torch.float64))
-    signal = float((rows.square() * importance).sum(dtype=torch.float64))
-    return noise / signal if signal > 0 else 0.0 if noise == 0 else math.inf
-
-
-def _sample(module: fx.GraphModule, weights: WeightSource, layer: Layer) -> Tensor:
-    """Rows [n, K] of a layer's weight, evenly spread. Weights that the graph computes from others are computed whole."""
-    expression = weight_of(layer.nodes[0])
-    if expression.op != "get_attr":
-        whole = load_constants(module, weights, (expression,))[expression]
-        flat = whole.reshape(-1, whole.shape[-1])
-        return flat[_spread(flat.shape[0], _ROWS)].contiguous()
-    name = str(expression.target)
-    shape = weights.shape(name)
-    if len(shape) == 2:
-        return torch.cat([_tensor(weights.read_rows(name, i, i + 1)) for i in _spread(shape[0], _ROWS)])
-    some = _spread(shape[0], _MATRICES)
-    return torch.cat([_tensor(weights.read_rows(name, i, i + 1))[0][_spread(shape[1], _ROWS // len(some))] for i in some])
-
-
-def _spread(count: int, wanted: int) -> list[int]:
-    """Up to `wanted` of `count` indices, the first and the last among them."""
-    return sorted({round(i) for i in torch.linspace(0, count - 1, min(wanted, count)).tolist()})
-
-
-def _tensor(array: Any) -> Tensor:
-    return torch.from_numpy(array if array.flags.writeable else array.copy()).float()
+    for (layer, scheme), value in table.loss.items():
+        loss.setdefault(layer, {})[scheme] = value if math.isfinite(value) else math.inf
+    additive = method != "hessian"
+    return Sensitivity(method, _NATS if additive else _RELATIVE, additive, "", tuple(map(str, schemes)), loss)

@@ -50,19 +50,27 @@ def of_topic(topic: str, **given: Any) -> list[Advice]:
     return [one for one in advise(**parts) if one.topic == topic]
 
 
-def losses(**by_layer: float) -> Sensitivity:
+def losses(additive: bool = False, **by_layer: float) -> Sensitivity:
     bits = {name: {"W8A16": 8.0, "W4A16:g32": 4.5, "W3A16:g32": 3.5} for name in by_layer}
     rows = {name: {"W8A16": loss / 300, "W4A16:g32": loss, "W3A16:g32": loss * 5} for name, loss in by_layer.items()}
-    return Sensitivity(schemes=("W8A16", "W4A16:g32", "W3A16:g32"), loss=rows, bits=bits)
+    return Sensitivity(schemes=("W8A16", "W4A16:g32", "W3A16:g32"), loss=rows, bits=bits, additive=additive)
 
 
 def test_wide_and_narrow_layers() -> None:
     found = losses(a=1.0, b=1.0, c=1.0, head=9.0, small=0.1)
     (wide,) = of_topic("stay wide", sensitivity=found)
-    assert wide.subjects == ("head",) and "W4A16:g32" in wide.text and "9" in wide.text
+    assert wide.subjects == ("head",) and "W4A16:g32" in wide.text and "9 times in head" in wide.text
     first, second = of_topic("may shrink", sensitivity=found)
     assert first.subjects == ("small",) and second.subjects == ("small",) and "W3A16:g32" in second.text
     assert not of_topic("stay wide", sensitivity=losses(a=1.0, b=2.0)) and not of_topic("stay wide")
+
+
+def test_losses_that_add_up_count_for_each_weight() -> None:
+    """A layer of many weights may lose more."""
+    layers = [replace(LAYER, name=name, parameters=size) for name, size in (("a", 64), ("b", 64), ("c", 64), ("large", 6400))]
+    found = losses(additive=True, a=1.0, b=1.0, c=9.0, large=100.0)
+    (wide,) = of_topic("stay wide", sensitivity=found, layers=layers)
+    assert wide.subjects == ("c",) and "each of its weights" in wide.text
 
 
 def test_int8_inputs() -> None:
