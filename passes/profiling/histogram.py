@@ -10,18 +10,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["BUCKETS", "LogHistogram"]
+__all__ = ["LogHistogram"]
 
 # Sign, 8 bits of exponent and the first 4 of the mantissa: 16 buckets from each power of two to the next.
 _MANTISSA = 4
 _SHIFT = 23 - _MANTISSA
 _SIDE = 1 << (8 + _MANTISSA)
-BUCKETS = 2 * _SIDE
-"""Buckets in all: those of negative values by magnitude, then those of the others."""
-
 # Buckets of magnitudes whose exponent says "not finite".
 _FINITE = 255 << _MANTISSA
-# Ticks of zeros and of what is too small for a normal float.
+# Buckets of zeros and of what is too small for a normal float.
 _TINY = 1 << _MANTISSA
 
 
@@ -38,9 +35,13 @@ _EDGES = _edges()
 
 @dataclass(frozen=True)
 class LogHistogram:
-    """`counts` i64 [BUCKETS]. A bucket is at most a 16th wide, so what is read off is within 6%, and mostly within 1%."""
+    """`counts` i64 [2, n]: of negative and of other values by magnitude, from bucket `first` on; `tiny`: zeros, and what is too small to be
+    a normal float. A bucket is at most a 16th wide, so what is read off is within 6%, and mostly within 1%.
+    """
 
-    counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(BUCKETS, np.int64))
+    tiny: int = 0
+    first: int = _TINY
+    counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros((2, 0), np.int64))
 
     @classmethod
     def of(cls, x: Tensor) -> LogHistogram:
@@ -48,21 +49,33 @@ class LogHistogram:
         bits = x.reshape(-1).view(torch.int32)
         # The shift keeps the sign: negative values get -_SIDE .. -1.
         index = torch.bitwise_right_shift(bits, _SHIFT).add_(_SIDE)
-        return cls(torch.bincount(index, minlength=BUCKETS).numpy())
+        sides = torch.bincount(index, minlength=2 * _SIDE).numpy().reshape(2, _SIDE)
+        held = np.flatnonzero(sides[:, _TINY:].any(0))
+        first, stop = (_TINY + int(held[0]), _TINY + int(held[-1]) + 1) if len(held) else (_TINY, _TINY)
+        return cls(int(sides[:, :_TINY].sum()), first, sides[:, first:stop].copy())
 
     def merge(self, other: LogHistogram) -> LogHistogram:
         """Of both parts together."""
-        return LogHistogram(self.counts + other.counts)
+        parts = [part for part in (self, other) if part.counts.size]
+        if not parts:
+            return LogHistogram(self.tiny + other.tiny)
+        first = min(part.first for part in parts)
+        counts = np.zeros((2, max(part.first + part.counts.shape[1] for part in parts) - first), np.int64)
+        for part in parts:
+            counts[:, part.first - first : part.first - first + part.counts.shape[1]] += part.counts
+        return LogHistogram(self.tiny + other.tiny, first, counts)
 
     @property
     def total(self) -> int:
         """Number of values."""
-        return int(self.counts.sum())
+        return self.tiny + int(self.counts.sum())
 
     @property
     def magnitudes(self) -> NDArray[np.int64]:
-        """Counts by magnitude alone."""
-        both: NDArray[np.int64] = (self.counts[:_SIDE] + self.counts[_SIDE:])[:_FINITE]
+        """Counts by magnitude alone, of all buckets that hold finite values."""
+        both = np.zeros(_FINITE, np.int64)
+        both[0] = self.tiny
+        both[self.first : self.first + self.counts.shape[1]] += self.counts.sum(0)
         return both
 
     def percentile(self, percent: float) -> float:
@@ -94,9 +107,8 @@ class LogHistogram:
         Zeros and what is too small for a normal float are left out.
         """
         width = (1 << _MANTISSA) // per_octave
-        sides = [side[_TINY:_FINITE].reshape(-1, width).sum(1) for side in (self.counts[:_SIDE], self.counts[_SIDE:])]
-        held = np.nonzero(sides[0] + sides[1])[0]
-        if not len(held):
-            return []
-        edges = _EDGES[_TINY:_FINITE:width]
-        return [(float(edges[i]), int(sides[0][i]), int(sides[1][i])) for i in range(int(held[0]), int(held[-1]) + 1)]
+        low = self.first // width * width
+        stop = self.first + self.counts.shape[1]
+        padded = np.pad(self.counts, ((0, 0), (self.first - low, -stop % width)))
+        sides = padded.reshape(2, -1, width).sum(2)
+        return [(float(_EDGES[low + i * width]), int(sides[0, i]), int(sides[1, i])) for i in range(sides.shape[1])]

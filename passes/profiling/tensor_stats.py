@@ -20,7 +20,8 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True)
 class TensorStats:
-    """Mergeable: `of(a).merge(of(b))` is, but for rounding, `of` both rows together. About 70 kB and 12 bytes a channel, however many rows.
+    """Mergeable: `of(a).merge(of(b))` is, but for rounding, `of` both rows together. Some 10 to 130 kB
+    and 12 bytes a channel, however many rows.
 
     row_sizes: histogram of the rows' largest magnitudes (a row is a token's vector, or a weight's output). nonfinite: NaN and infinities,
     which count in nothing else.
