@@ -72,7 +72,7 @@ def _maps(report: ProbeReport, activations: Sequence[TensorRecord]) -> list[tupl
     rows: list[tuple[str, Any]] = []
     loss, schemes = report.sensitivity["loss"], report.sensitivity["schemes"]
     if schemes:
-        bits = next(iter(report.sensitivity["bits"].values()), {})
+        bits: dict[str, float] = next(iter(report.sensitivity["bits"].values()), {})
         scheme = min(schemes, key=lambda name: (abs(bits.get(name, 0.0) - 4.5), name))
         rows.append((f"Loss in {scheme}", _grid([(name, row[scheme]) for name, row in loss.items()], log=True)))
     rows.append(("Largest magnitude of what is computed", _grid([(t.name, t.absmax) for t in activations], log=True)))
@@ -129,7 +129,7 @@ def _sensitivity_bars(report: ProbeReport) -> list[tuple[str, Any]]:
 
 def _time_bars(layers: Sequence[LayerRecord]) -> list[tuple[str, Any]]:
     charts = []
-    for title, share in (("measured", lambda x: x.measured_share), ("modelled", lambda x: x.modelled_share)):
-        order = sorted(((layer.name, 100 * share(layer)) for layer in layers), key=lambda item: -item[1])
+    for title in ("measured", "modelled"):
+        order = sorted(((layer.name, 100 * float(getattr(layer, f"{title}_share"))) for layer in layers), key=lambda item: -item[1])
         charts.append((title, bars(order[:_BARS], unit="%")))
     return charts

@@ -16,7 +16,7 @@ from mixplan.compiler.probing.graph import probe_graph, tensor_names
 from mixplan.compiler.probing.layers import head_records, layer_records
 from mixplan.compiler.probing.limits import machine_limits
 from mixplan.compiler.probing.record import ProbeReport, TensorRecord, tensor_record
-from mixplan.compiler.probing.sensitivity import Sensitivity, candidate_schemes, from_gradients, from_inputs, wants_gradients, with_bits
+from mixplan.compiler.probing.sensitivity import candidate_schemes, from_gradients, from_inputs, wants_gradients, with_bits
 from mixplan.compiler.probing.watch import Watch
 from mixplan.compiler.probing.weights import weight_stats
 from mixplan.compiler.probing.work import stored_bits
@@ -81,10 +81,10 @@ def probe(
             captured: Captured = clock.run("capture", checkpoint.capture)
             windows = text_windows(captured, text, tokens=tokens, length=window) if text is not None else _same_length(token_ids)
             batches(windows, batch_tokens, captured.model.vocab_size)
-        found: Sensitivity | str = ""
+        losses, note = None, ""
+        tell = clock.watch("sensitivity")
         if wants_gradients(sensitivity, captured.model.parameters):
-            tell = clock.watch("sensitivity")
-            found = clock.run("sensitivity", lambda: from_gradients(captured, candidates, windows, sensitivity, threads, tell))
+            losses, note = clock.run("sensitivity", lambda: from_gradients(captured, candidates, windows, sensitivity, threads, tell))
         with collector_paused():
             module, layers = clock.run("graph", lambda: probe_graph(captured))
         length = int(windows.shape[1])
@@ -106,20 +106,19 @@ def probe(
         )
         of_weights = clock.run("weights", lambda: weight_stats(weights, clock.watch("weights")))
         held = sum(int(stats.moments.count * stored_bits(weights.dtype(name)) / 8) for name, stats in of_weights.items())
-        if isinstance(found, str):
-            note, squares, tell = found, watch.squares, clock.watch("sensitivity")
-            found = clock.run("sensitivity", lambda: from_inputs(captured, candidates, squares, tell, note))
-        found = with_bits(found, layers, candidates)
+        if losses is None:
+            losses = clock.run("sensitivity", lambda: from_inputs(captured, candidates, watch.squares, tell, note))
+        losses = with_bits(losses, layers, candidates)
         limits, basis = clock.run("ceilings", lambda: machine_limits(held))
         run = Work(((0, length),) * told.windows, told.tokens)
         decode = Work.decode((context or length) - 1)
+        tensors: list[TensorRecord] = [
+            tensor_record(name, "activation", _op(node), watch.tensors[name]) for node, name in names.items() if name in watch.tensors
+        ]
+        tensors += [tensor_record(name, "weight", weights.dtype(name), stats) for name, stats in of_weights.items()]
         records = layer_records(module, weights, layers, names, watch, told.seconds, run, decode, limits)
     finally:
         checkpoint.close()
-    tensors: list[TensorRecord] = [
-        tensor_record(name, "activation", _op(node), watch.tensors[name]) for node, name in names.items() if name in watch.tensors
-    ]
-    tensors += [tensor_record(name, "weight", weights.dtype(name), stats) for name, stats in of_weights.items()]
     heads = head_records(watch)
     report = ProbeReport(
         model=captured.source.name,
@@ -135,8 +134,8 @@ def probe(
         tensors=tuple(tensors),
         layers=records,
         heads=heads,
-        sensitivity=asdict(found),
-        advice=advise(tensors, records, heads, found),
+        sensitivity=asdict(losses),
+        advice=advise(tensors, records, heads, losses),
     )
     for path in outputs:
         write_report(report, path)

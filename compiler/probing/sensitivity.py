@@ -72,18 +72,18 @@ def wants_gradients(method: str, parameters: int) -> bool:
 
 def from_gradients(
     captured: Captured, schemes: Sequence[Scheme], windows: Tensor, method: str, threads: int | None, progress: Callable[[float], None]
-) -> Sensitivity | str:
-    """Of the graph as captured, before it is rewritten. Where method is "auto" and gradients cannot be had, the reason instead."""
+) -> tuple[Sensitivity | None, str]:
+    """Of the graph as captured, before it is rewritten. Where method is "auto" and gradients cannot be had, None and the reason."""
     chosen = "fisher" if method == "auto" else method
     length = int(windows.shape[1])
     some = windows[: max(_TOKENS[chosen] // length, 1)]
     inputs = collect(captured, some, hessians=False, threads=threads, progress=lambda done: progress(done / 4))
     try:
-        return _table(captured, schemes, inputs, chosen, some, lambda done: progress((1 + 3 * done) / 4))
+        return _table(captured, schemes, inputs, chosen, some, lambda done: progress((1 + 3 * done) / 4)), ""
     except UnsupportedError as error:
         if method != "auto":
             raise
-        return error.message
+        return None, error.message
 
 
 def from_inputs(

@@ -78,7 +78,9 @@ class HeadRanges:
     ) -> HeadRanges:
         """Of token-major q [T, Hq, Dk], k [T, Hkv, Dk], v [T, Hkv, Dv] that hold windows of the given lengths, one after the other."""
         heads = q.shape[1]
-        found = cls(Ranges.of(q), Ranges.of(k), Ranges.of(v), *_empty(heads), 0)
+        most = torch.full((heads,), torch.inf, dtype=torch.float64)
+        none = torch.zeros_like(most)
+        found = cls(Ranges.of(q), Ranges.of(k), Ranges.of(v), most, -most, most, -most, none, none, 0)
         keys = k.float().repeat_interleave(heads // k.shape[1], 1)
         start = 0
         for length in lengths:
@@ -137,11 +139,6 @@ class HeadRanges:
     def mean_span(self) -> Tensor:
         """Mean over rows of the difference between a row's largest and least softmax input."""
         return self.span_sum / max(self.rows, 1)
-
-
-def _empty(heads: int) -> tuple[Tensor, ...]:
-    most = torch.full((heads,), torch.inf, dtype=torch.float64)
-    return (most, -most, most, -most, torch.zeros_like(most), torch.zeros_like(most))
 
 
 def _blocks(length: int, heads: int) -> Iterator[tuple[int, int]]:

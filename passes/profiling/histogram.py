@@ -85,7 +85,7 @@ class LogHistogram:
         total = int(below[-1])
         if not total:
             return math.nan
-        rank = percent / 100.0 * total
+        rank = max(percent / 100.0 * total, 1e-9)  # the least value, for 0%
         at = min(int(np.searchsorted(below, rank, side="left")), len(counts) - 1)
         before = int(below[at - 1]) if at else 0
         part = (rank - before) / counts[at] if counts[at] else 0.0

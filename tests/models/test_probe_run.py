@@ -180,9 +180,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
                 tracemalloc.stop()
 
     probe(deep, token_ids=WINDOWS, schemes=["W4A16:g32"], sensitivity="hessian", segment_bytes=total // 16, progress=watch)
-    # About 260 activations and 150 weights, of which some 20 kB each are kept here.
-    statistics = 420 * 20_000
-    assert len(peaks) == 3 and max(peaks) < statistics + total // 4 and total > 30e6
+    assert len(peaks) == 3 and max(peaks) < total // 4
 
 
 class _Tags(HTMLParser):
