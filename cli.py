@@ -16,6 +16,7 @@ import click
 
 from mixplan import __version__
 from mixplan.compiler.commands.compile import compile_command
+from mixplan.compiler.commands.debug import debug_command
 from mixplan.compiler.commands.eval import eval_command
 from mixplan.compiler.commands.probe import probe_command
 from mixplan.compiler.commands.verify import verify_command
@@ -26,7 +27,11 @@ __all__ = ["main"]
 
 # Modules that extras bring, and the extras that a command needs which misses one (a checkpoint needs the front ends too).
 _EXTRA_MODULES = {"torch", "jinja2", "markupsafe", "scipy", "ziglang", "transformers", "accelerate", "gguf"}
+<<<<<<< HEAD
 _EXTRAS = {"compile": "compile,hf", "probe": "compile,hf", "verify": "compile,hf", "eval": "compile,hf"}
+=======
+_EXTRAS = {"compile": "compile,hf", "verify": "compile,hf", "eval": "compile,hf", "debug": "compile,hf"}
+>>>>>>> 2c0d096 (mixplan debug: spans of a plan by blame)
 _EPILOG = "Start with: mixplan compile MODEL -o NAME.plan, then mixplan run NAME.plan 'Hello'."
 
 
@@ -72,7 +77,11 @@ def main(debug: bool) -> None:
     """Lower a model into a mixed-precision execution plan, and run the plan."""
 
 
+<<<<<<< HEAD
 for _command in (compile_command, probe_command, verify_command, eval_command, bench_command):
+=======
+for _command in (compile_command, verify_command, eval_command, debug_command, bench_command):
+>>>>>>> 2c0d096 (mixplan debug: spans of a plan by blame)
     main.add_command(_command)
 
 

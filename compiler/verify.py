@@ -13,6 +13,8 @@ from torch import fx
 
 from mixplan.compiler.frontends import open_checkpoint
 from mixplan.compiler.replay import Replay, load_parameters
+from mixplan.compiler.sample_text import sample_tokens
+from mixplan.compiler.signal import compare
 from mixplan.compiler.sources import SourceHashes
 from mixplan.compiler.verify_report import Coverage, LogitReport, NodeReport, VerifyReport, default_limit, failures, source_warnings
 from mixplan.runtime import load
@@ -30,13 +32,6 @@ _NODE_TOKENS = 32
 _NO_ORIGIN = "made by fusion, without a counterpart"
 _OTHER_SHAPE = "of another shape than their counterpart"
 _NOT_RUN = "not computed in a step"
-_TEXT = (
-    "The lighthouse keeper wrote down the weather every evening: wind from the north-west, a falling barometer, rain before "
-    "midnight. In 1893 the log ran to 365 pages, and not one of them was blank. When the ships stopped coming, he kept writing, "
-    "because a record with a gap in it, he said, is only half a record. Years later a student counted the entries, plotted them on "
-    "a chart, and found that the storms had moved eleven days earlier in the year. def mean(values): return sum(values) / "
-    "len(values). The keeper had no word for that, but he had the numbers, and the numbers were enough."
-)
 
 
 def verify_plan(
@@ -70,7 +65,7 @@ def verify_plan(
                 f"The plan has a vocabulary of {record.model.vocab_size}, the model one of {captured.model.vocab_size}.",
                 hint=f"Give the checkpoint that the plan was compiled from: {record.provenance.source_name}.",
             )
-        ids = _token_ids(running, text, tokens)
+        ids = sample_tokens(running, text, tokens)
         got = _logits(running, ids)
         placement = tuple(f"{place.region}: {place.device} ({place.isa})" for place in running.placement)
     wanted = Replay(captured.graph).step(ids, list(range(len(ids))), [0] * len(ids)).numpy()
@@ -87,19 +82,6 @@ def verify_plan(
         warnings=source_warnings(record, digests),
         failures=failures(logits, nodes, limit, min_snr),
     )
-
-
-def _token_ids(running: Model, text: str | None, tokens: int) -> list[int]:
-    limit = min(tokens, running.plan.model.context_length)
-    if "tokenizer.json" in running.plan.files:
-        ids = running.tokenizer.encode(_TEXT if text is None else text)[:limit]
-    elif text is None:
-        ids = np.random.default_rng(0).integers(0, running.plan.model.vocab_size, limit).tolist()
-    else:
-        raise RequestError("The plan has no tokenizer, so a text cannot be used.", hint="Leave the text out, for random tokens.")
-    if len(ids) < 2:
-        raise RequestError(f"The text has {len(ids)} tokens; at least 2 are needed.")
-    return [int(i) for i in ids]
 
 
 def _logits(running: Model, ids: Sequence[int]) -> Floats:
@@ -171,22 +153,11 @@ def _nodes(plan: str | Path, graph: fx.GraphModule, ids: Sequence[int]) -> tuple
                 reasons[node.name] = _OTHER_SHAPE
                 return
             del reasons[node.name]
-            reports.append(_compare(node.name, node.op, node.origin, array, wanted))
+            signal = compare(array, wanted)
+            reports.append(NodeReport(node.name, node.op, node.origin, signal.max_abs, signal.snr))
 
         running.step(ids, places, sequences, "all", tap=tap)
     skipped = dict(sorted(Counter(reasons.values()).items()))
     fused = recorder.tensors - {node.origin for node in nodes}
     reports.sort(key=lambda report: report.snr)
     return tuple(reports), Coverage(len(reports), len(nodes), skipped, len(fused), len(recorder.tensors))
-
-
-def _compare(name: str, op: str, origin: str, got: NDArray[Any], wanted: NDArray[Any]) -> NodeReport:
-    a, b = got.astype(np.float64), wanted.astype(np.float64)
-    # Masked elements are infinite on both sides.
-    finite = np.isfinite(b)
-    if not np.isfinite(a[finite]).all():
-        return NodeReport(name, op, origin, float("inf"), float("-inf"))
-    noise, signal = np.where(finite, a, 0.0) - np.where(finite, b, 0.0), np.where(finite, b, 0.0)
-    power = float(np.square(noise).sum())
-    snr = float("inf") if power == 0 else 10 * float(np.log10(max(float(np.square(signal).sum()), 1e-300) / power))
-    return NodeReport(name, op, origin, float(np.abs(noise).max(initial=0.0)), snr)

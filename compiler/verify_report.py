@@ -12,13 +12,13 @@ import numpy as np
 from mixplan.runtime.dtypes import DType
 from mixplan.runtime.plan import Plan
 
-__all__ = ["FP32_LIMIT", "Coverage", "LogitReport", "NodeReport", "VerifyReport", "default_limit", "failures", "source_warnings"]
+__all__ = ["FP32_LIMIT", "MOVES", "Coverage", "LogitReport", "NodeReport", "VerifyReport", "default_limit", "failures", "source_warnings"]
 
 FP32_LIMIT = 2e-4
 """Largest difference of a logit, relative to the largest logit, in FP32 plans: float32 sums in another order, through all layers."""
 _ROWS = 10
-# Ops that only move data: they repeat the figures of the node before them, so the table leaves them out.
-_MOVES = frozenset({"cat", "expand", "permute", "reshape", "slice"})
+MOVES = frozenset({"cat", "expand", "permute", "reshape", "slice"})
+"""Ops that only move data: they repeat the figures of the node before them, so tables leave them out."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class VerifyReport:
             logits.add_row("computed by", place)
         for name, value in asdict(self.logits).items():
             logits.add_row(name.replace("_", " "), f"{value:.6g}")
-        computed = [node for node in self.nodes if node.op not in _MOVES]
+        computed = [node for node in self.nodes if node.op not in MOVES]
         title = f"\nNodes that compute, on the reference device: the worst {min(_ROWS, len(computed))} of {len(computed)}"
         worst = table(title, "node", "op", "max abs:r", "SNR dB:r")
         for node in computed[:_ROWS]:

@@ -14,7 +14,7 @@ from mixplan.runtime.plan import Plan
 
 __all__ = ["Executor", "Tap"]
 
-Tap = Callable[[str, Array], None]
+Tap = Callable[[str, Array], Array | None]
 
 
 class Executor:
@@ -37,7 +37,8 @@ class Executor:
     def run(self, step: Step, tap: Tap | None = None) -> list[Array]:
         """The plan's outputs, in order. They may lie in a device's memory, valid until the next run.
 
-        tap(value name, array) is called for each node's output; UnsupportedError where a region's device cannot show them.
+        tap(value name, array) is called for each node's output, and may give another array of its shape and dtype, which takes its place;
+        UnsupportedError where a region's device cannot show them.
         """
         border = self._step_inputs(step)
         for number, (region, loaded) in enumerate(zip(self._plan.regions, self._regions, strict=True)):

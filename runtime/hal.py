@@ -167,10 +167,13 @@ class ProfiledRegion(Protocol):
 
 @runtime_checkable
 class TappableRegion(Protocol):
-    """A loaded region that can show the output of each of its nodes."""
+    """A loaded region that can show the output of each of its nodes, and go on with others."""
 
-    def run_tapped(self, step: Step, inputs: Mapping[int, Array], tap: Callable[[str, Array], None]) -> dict[int, Array]:
-        """As `run`, calling tap(value name, array) after each node, once per output. The array is only valid during the call."""
+    def run_tapped(self, step: Step, inputs: Mapping[int, Array], tap: Callable[[str, Array], Array | None]) -> dict[int, Array]:
+        """As `run`, calling tap(value name, array) after each node, once per output. The array is only valid during the call.
+
+        An array that `tap` gives takes the place of the output.
+        """
 
 
 class Device(Protocol):

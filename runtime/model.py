@@ -165,7 +165,7 @@ class Model:
         consecutive and start at its length or before: going back forgets what it had from there on. The order of tokens of different
         sequences is free. logits: "last" gives a row for each sequence's last token, in order of the sequences' first appearance; "all"
         one for each token; "none" none; a list of indices into the tokens just those.
-        tap(name, array), on the reference device only, is shown the output of every node.
+        tap(name, array), on the reference device only, is shown the output of every node; an array that it gives takes its place.
 
         Raises RequestError for a step that is not valid and CapacityError for one that does not fit; then nothing has changed. When a
         device fails, each sequence keeps what it had before its first position in the step.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mixplan.runtime.devices.reference_kv import ReferenceCache
-from mixplan.runtime.errors import InternalError
+from mixplan.runtime.errors import InternalError, RequestError
 from mixplan.runtime.hal import Array, CacheSpec, DeviceOptions, LoadedRegion, Step, Support
 from mixplan.runtime.ops import OpSpec, StepContext, op_spec
 from mixplan.runtime.plan import Node, Value, dim_value
@@ -71,7 +71,7 @@ class _ReferenceRegion:
         """See LoadedRegion.run."""
         return self._run(step, inputs, None)
 
-    def run_tapped(self, step: Step, inputs: Mapping[int, Array], tap: Callable[[str, Array], None]) -> dict[int, Array]:
+    def run_tapped(self, step: Step, inputs: Mapping[int, Array], tap: Callable[[str, Array], Array | None]) -> dict[int, Array]:
         """See TappableRegion.run_tapped."""
         return self._run(step, inputs, tap)
 
@@ -83,7 +83,7 @@ class _ReferenceRegion:
         """Release the KV storage."""
         self._cache.close()
 
-    def _run(self, step: Step, inputs: Mapping[int, Array], tap: Callable[[str, Array], None] | None) -> dict[int, Array]:
+    def _run(self, step: Step, inputs: Mapping[int, Array], tap: Callable[[str, Array], Array | None] | None) -> dict[int, Array]:
         live: dict[int, Array] = dict(inputs)
         live.update((value, self._plan.constant(value)) for value in self._constants)
         self._cache.begin(step.block_tables)
@@ -92,8 +92,8 @@ class _ReferenceRegion:
             made = self._compute(operation, step, [None if value < 0 else live[value] for value in node.inputs])
             for value, array, declared in zip(node.outputs, made, operation.outputs, strict=True):
                 live[value] = array
-                if tap is not None:
-                    tap(declared.name, array)
+                if tap is not None and (other := tap(declared.name, array)) is not None:
+                    live[value] = _same_form(other, array, declared.name)
             for value in operation.dead:
                 del live[value]
         return {value: np.asarray(live[value], order="C") for value in self._outputs}
@@ -118,3 +118,9 @@ class _ReferenceRegion:
                     f"declared {value.dtype.value} {list(shape)}."
                 )
         return made
+
+
+def _same_form(other: Array, array: Array, name: str) -> Array:
+    if other.shape != array.shape or other.dtype != array.dtype:
+        raise RequestError(f"A tap gave {other.dtype} {list(other.shape)} for {name!r}, which is {array.dtype} {list(array.shape)}.")
+    return other

@@ -1,0 +1,1 @@
+"""Which node of a plan is to blame for what the plan gets wrong."""
