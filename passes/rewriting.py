@@ -1,7 +1,7 @@
 """Editing a graph without losing what is known of its nodes.
 
 Every call node carries in its meta: `val` (a fake tensor: shape and dtype), `origin` (name of the captured node that computes the same
-value, absent where none does), `rule` (the rewrite rule that made it), `stack_trace` (the model's source line).
+value, or has it among its rows; absent where none does), `rule` (the rewrite rule that made it), `stack_trace` (the model's source line).
 """
 
 from __future__ import annotations

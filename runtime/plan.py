@@ -88,7 +88,8 @@ class Node(_Record, frozen=True):
     outputs: tuple[int, ...]
     attrs: dict[str, Attr] = {}
     name: str = ""
-    # The captured graph's node that computes the same value, for node-by-node verification ("" if none does).
+    # The captured graph's node that computes the same value, for node-by-node verification ("" if none does). Of a node behind the choice
+    # of logit rows: in a step that wants them all.
     origin: str = ""
     # The rewrite rule that made the node ("" where it comes straight from the capture).
     rule: str = ""

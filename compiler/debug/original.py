@@ -26,7 +26,7 @@ class _Stepwise(Replay):
         self._positions, self._sequences = torch.arange(len(ids)), torch.zeros(len(ids), dtype=torch.long)
         places = self._positions[None]
         self.inputs = (torch.tensor(ids)[None], places, torch.full_like(places, len(ids)), torch.arange(len(ids)))
-        self.env = {}
+        self.env: dict[fx.Node, Any] = {}
         self.args_iter = iter(self.inputs)
 
     def advance(self, node: fx.Node, value: Any = None) -> Any:

@@ -96,7 +96,7 @@ def debug_plan(
             progress("blame", len(found) / len(judged))
 
     by_origin = [{span.origin: made[span.node] for span in spans} for made in (isolated, cumulative)]
-    original.blame(*by_origin, judge, judged)
+    original.blame(by_origin[0], by_origin[1], judge, judged)
     exact = {span.node for span in spans} - {span.node for span in inexact}
     rows = [
         SpanReport(span, *_figures(signals[span.node], found.get(span.node, (0.0, 0.0) if span.node in exact else (None, None))))

@@ -53,8 +53,10 @@ def _sink(index: fx.Node, edit: Rewriter, context: PassContext) -> int:
             return edit.call(node.target, on_rows(node.args[0]), shape)
         args = fx.map_arg(node.args, on_rows)
         new = edit.call(node.target, *args, **node.kwargs)
-        if DECISION in node.meta:
-            new.meta[DECISION] = node.meta[DECISION]
+        # The same value, on the wanted rows: in a step that wants them all, as nodes are compared in, all of it.
+        for key in (DECISION, "origin"):
+            if key in node.meta:
+                new.meta[key] = node.meta[key]
         return new
 
     # Inputs before users, so that recursion stays shallow.
