@@ -27,11 +27,7 @@ __all__ = ["main"]
 
 # Modules that extras bring, and the extras that a command needs which misses one (a checkpoint needs the front ends too).
 _EXTRA_MODULES = {"torch", "jinja2", "markupsafe", "scipy", "ziglang", "transformers", "accelerate", "gguf"}
-<<<<<<< HEAD
-_EXTRAS = {"compile": "compile,hf", "probe": "compile,hf", "verify": "compile,hf", "eval": "compile,hf"}
-=======
-_EXTRAS = {"compile": "compile,hf", "verify": "compile,hf", "eval": "compile,hf", "debug": "compile,hf"}
->>>>>>> 2c0d096 (mixplan debug: spans of a plan by blame)
+_EXTRAS = dict.fromkeys(("compile", "probe", "verify", "eval", "debug"), "compile,hf")
 _EPILOG = "Start with: mixplan compile MODEL -o NAME.plan, then mixplan run NAME.plan 'Hello'."
 
 
