@@ -73,11 +73,7 @@ def main(debug: bool) -> None:
     """Lower a model into a mixed-precision execution plan, and run the plan."""
 
 
-<<<<<<< HEAD
-for _command in (compile_command, probe_command, verify_command, eval_command, bench_command):
-=======
-for _command in (compile_command, verify_command, eval_command, debug_command, bench_command):
->>>>>>> 2c0d096 (mixplan debug: spans of a plan by blame)
+for _command in (compile_command, probe_command, verify_command, eval_command, debug_command, bench_command):
     main.add_command(_command)
 
 
