@@ -132,3 +132,39 @@ def test_residual_in_place_and_many_rows(native: Any, make_weight: Any, referenc
     fields = weight.fields
     native.call(kernel, threads=4, x=x, ldx=columns, **fields, residual=y, ldr=outputs, y=y, ldy=outputs, m=rows, n=outputs, scratch=block)
     np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", [CASES[5], CASES[8], CASES[-2]], ids=lambda c: "-".join(map(str, c)))
+def test_hard_activations(native: Any, case: tuple[Any, ...], make_weight: Any, reference: Any, make_scratch: Any) -> None:
+    """Zeros, tiny and huge numbers, one that is far larger than its neighbours; NaN and infinity spoil their own row alone."""
+    scheme, columns, _ = case
+    rng = np.random.default_rng(2)
+    weight = make_weight(rng, parse_scheme(scheme).weight, 40, columns)
+    x = rng.standard_normal((8, columns)).astype(np.float32)
+    x[0] = 0
+    x[1] *= np.float32(1e-25)
+    x[2] *= np.float32(1e25)
+    x[3, 7] = 3e4
+    x[4] = np.where(np.arange(columns) % 2, 127.0, -127.0)
+    x[5, 3], x[6, 9] = np.nan, np.inf
+    (want,) = reference("linear", weight.attrs, [x, *weight.arrays, None, None])
+    for first, last in ((0, 4), (4, 5), (5, 8), (0, 8)):
+        y = np.zeros((last - first, 40), np.float32)
+        native.call(
+            f"linear<{_consts(case)}>",
+            x=x[first:last],
+            ldx=columns,
+            **weight.fields,
+            y=y,
+            ldy=40,
+            m=last - first,
+            n=40,
+            scratch=make_scratch(native.number("scratch", 1, columns)),
+        )
+        for row, expected in zip(y, want[first:last], strict=True):
+            if not np.isfinite(expected).all():
+                assert not np.isfinite(row).any()
+                continue
+            # bf16 where the level has tiles; they take numbers below 2^-126 for 0.
+            tolerance = 2**-7 if native.level == "amx" else 2e-6
+            np.testing.assert_allclose(row, expected, rtol=0, atol=tolerance * np.abs(expected).max() + 1e-37)

@@ -1,5 +1,6 @@
 // Products of f32 activations with weights of any format, and of bf16 activations with bf16 weights.
 #pragma once
+#include "product_digits.h"
 #include "tile.h"
 
 namespace mp {
@@ -233,7 +234,9 @@ struct ProductF32 {
   static constexpr Fmt F = W::kFmt;
   static constexpr bool kBf16 = kNativeBf16 && F == Fmt::BF16 && A == Act::BF16;
   static constexpr bool kFused = F != Fmt::F32 && !kBf16;
-  static constexpr int kSmallRows = kBlocks > 1 ? 8 : kSmall, kSmallBlocks = 2;
+  static constexpr bool kSplit = kDigits && W::kQuantized;
+  static constexpr int kSmallRows = kSplit ? kMostSplit : kBlocks > 1 ? 8 : kSmall, kSmallTile = kSplit || kBlocks == 1 ? 4 : 8;
+  static constexpr int kSmallBlocks = 2;
   static constexpr int64_t kChunk = kBf16 ? 1024 : 384;
   static constexpr int kTileRows = kRows;
   const void* w;
@@ -244,12 +247,20 @@ struct ProductF32 {
   struct Rows {
     const float* x[kMaxRows + kRowPad];  // bf16 where kBf16
     const float* sums[kSmallRows];
+    DigitRow split[kSplit ? kSmallRows + kRowPad : 1];  // few rows, by integer weights
   };
 
   // Points `rows` at the m given rows, converted, padded and summed where the product needs it.
   MP_INLINE void set_rows(const ProductF32& p, Rows& rows, const float* const* x, int64_t m, Arena& scratch) {
     const int64_t k = p.k, kp = W::padded(k);
     const bool small = kFused && m <= kSmallRows;
+    if constexpr (kSplit) {
+      if (small) {
+        for (int64_t r = 0; r < m; r++) split_row<W, A>(x[r], k, rows.split[r], scratch);
+        for (int64_t r = m; r < m + kRowPad; r++) rows.split[r] = rows.split[m - 1];
+        return;
+      }
+    }
     if constexpr (kBf16) {
       for (int64_t r = 0; r < m; r++) {
         uint16_t* to = scratch.take<uint16_t>(kp);
@@ -272,7 +283,7 @@ struct ProductF32 {
       for (int64_t r = 0; r < m; r++) rows.x[r] = x[r];
     }
     for (int64_t r = m; r < m + kRowPad; r++) rows.x[r] = rows.x[m - 1];
-    if constexpr (kFused && W::kQuantized) {
+    if constexpr (kFused && W::kQuantized && !kSplit) {
       if (!small) return;
       const int64_t groups = W::groups(k), width = kp / groups;
       for (int64_t r = 0; r < kSmallRows; r++) {
@@ -292,8 +303,9 @@ struct ProductF32 {
   }
 
   template <int MT, int NB>
-  __attribute__((always_inline)) void small(const Rows& rows, int64_t, const int64_t* blocks, float* c, int64_t ldc) const {
+  __attribute__((always_inline)) void small(const Rows& rows, [[maybe_unused]] int64_t r, const int64_t* blocks, float* c, int64_t ldc) const {
     if constexpr (F == Fmt::BF16) bf16_small<MT, NB>(rows.x, w, W::padded(k) / 2, blocks, c, ldc);
+    else if constexpr (kSplit) digits_small<W, MT, NB>(rows.split + r, w, scales, zeros, blocks, k, c, ldc);
     else packed_small<W, MT, NB>(rows.x, rows.sums, w, scales, zeros, k, blocks, c, ldc);
   }
   __attribute__((always_inline)) void prepare(char* panel, const int64_t* blocks, int64_t k0, int64_t k1, const void** to) const {

@@ -244,7 +244,7 @@ struct ProductQ {
   static constexpr int GROUP = W::kGroup;
   static constexpr bool kFused = true;
   // 8-bit weights need no unpacking, so more rows go to the tiles at once.
-  static constexpr int kSmallRows = W::kBits < 8 && kBlocks > 1 ? 24 : kSmall, kSmallBlocks = 1;
+  static constexpr int kSmallRows = W::kBits < 8 && kBlocks > 1 ? 24 : kSmall, kSmallTile = kSmallRows > 4 ? 8 : 4, kSmallBlocks = 1;
   static constexpr int64_t kChunk = W::kBits < 8 ? 1536 : 0;
   static constexpr int kTileRows = GROUP ? kGroupRows : kRows;
   const void* w;

@@ -4,7 +4,7 @@
 // the panel into the output. P has:
 //   Rows                       pointers of up to kMaxRows rows (padded by kRowPad copies of the last, so that a tile may run over the end)
 //   kFused                     whether small<MT, NB>(rows, r, blocks, c, ldc) multiplies straight from the packed bytes,
-//   kSmallRows, kSmallBlocks   for at most that many rows; blocks that it best takes at once
+//   kSmallRows, kSmallTile, kSmallBlocks   for at most that many rows; rows and blocks that it best takes at once
 //   kChunk                     columns handled at a time (0: all of them)
 //   prepare(panel, blocks, k0, k1, w)   makes w[0..kBlocks) point at these blocks' columns [k0, k1), unpacked to `panel` if need be
 //   tile<MT>(rows, r, blocks, k0, k1, w, c, ldc)   MT rows from r times kBlocks blocks; k0 == 0 starts new sums, else c is added to
@@ -26,6 +26,7 @@ constexpr int kRows = 4, kGroupRows = 4, kBlocks = 1;
 constexpr int kRows = 2, kGroupRows = 2, kBlocks = 1;
 #endif
 constexpr int kSmall = 4;  // rows up to which memory is the limit
+constexpr int kMostSplit = 16;  // rows up to which integers are the faster way to multiply f32 by integer weights (product_digits.h)
 // Weights that are read once from memory are asked for this far ahead, across the ends of blocks and ops: the hardware's own prefetching
 // stops at pages and starts anew for each stream.
 constexpr int64_t kAhead = 8192;
@@ -56,9 +57,9 @@ constexpr int64_t amx_scratch_per_thread(int64_t k) {
 constexpr int64_t amx_scratch_per_thread(int64_t) { return 0; }
 #endif
 constexpr int64_t linear_scratch_per_thread(int64_t k) {
-  // Converted rows take at most 4 bytes a column, group sums 4 bytes for each 32 columns.
+  // Converted rows take at most 4 bytes a column, group sums 4 bytes for each 32 columns; few rows in digits less than 64 for all of them.
   int64_t kp = round_up(k, 128);
-  int64_t converted = kActivationBytes > 8 * 4 * kp ? kActivationBytes : 8 * 4 * kp;
+  int64_t converted = kActivationBytes > 64 * kp ? kActivationBytes : 64 * kp;
   int64_t sums = kMaxRows * 4 * 64 + converted / 8 + 8 * 4 * (kp / 32 + 1);
   const int64_t vector = round_up(kPanelBytes + kSumsBytes + converted + sums + 4096, 4096), tiles = amx_scratch_per_thread(k);
   return vector > tiles ? vector : tiles;
@@ -158,8 +159,8 @@ MP_INLINE void sweep(const P& p, const typename P::Rows& rows, int64_t m, Range 
     if (m <= P::kSmallRows) {
       if (m == 1) sweep_small<P, E, 1>(p, rows, m, range, e);
       else if (m == 2) sweep_small<P, E, 2>(p, rows, m, range, e);
-      else if (m <= 4 || P::kSmallRows <= 4) sweep_small<P, E, 4>(p, rows, m, range, e);
-      else if constexpr (P::kSmallRows > 4) sweep_small<P, E, 8>(p, rows, m, range, e);
+      else if (m <= 4 || P::kSmallTile <= 4) sweep_small<P, E, 4>(p, rows, m, range, e);
+      else if constexpr (P::kSmallTile > 4) sweep_small<P, E, 8>(p, rows, m, range, e);
       return;
     }
   }
