@@ -192,7 +192,7 @@ def test_nan_weights_are_named(tiny_llama_dir: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"scheme": "W3A8"}, "W3A8.*not known"),
+        ({"scheme": "W7A8"}, "W7A8.*not known"),
         ({"overrides": ["model.layers.7.mlp=FP32"]}, "matches no layer"),
         ({"targets": ("tpu",)}, "no target 'tpu'"),
         ({"targets": ()}, "targets is empty"),
