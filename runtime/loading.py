@@ -1,4 +1,4 @@
-"""`mixplan.runtime.load`: starts reading the weights and the tokenizer, then imports the rest of the runtime.
+"""`mixplan.runtime.load`: starts reading the weights, then imports the rest of the runtime.
 
 Hashing 76 MB takes as long as importing numpy and preparing the plan, and a second core can do it meanwhile.
 """
@@ -17,7 +17,6 @@ from mixplan.runtime.reading import available_memory
 if TYPE_CHECKING:
     from mixplan.runtime.model import Model
     from mixplan.runtime.plan_io import Verify
-    from mixplan.runtime.text.backend import ParsedAhead
 
 __all__ = ["VERIFY", "WEIGHTS", "Weights", "load"]
 
@@ -38,7 +37,6 @@ def load(
     isa: str | None = None,
     verify: Verify = "full",
     weights: Weights = "auto",
-    text: bool = False,
     profile: bool = False,
 ) -> Model:
     """Read, verify and load the plan at `path`.
@@ -49,14 +47,12 @@ def load(
     default, the context length, as far as a quarter of the memory allows. max_step_tokens: at most the plan's own. isa: force an ISA level.
     verify: "manifest" does not hash the weights. weights: "copied" brings them into huge pages of this process, which makes steps faster;
     "mapped" leaves them in the file's own pages, which processes share and the system may drop; "auto" copies them where they take at most
-    half of the memory that is available. text: the tokenizer will be wanted, so it is read meanwhile rather than on first use; with token
-    ids only it would take time and memory for nothing. profile: keep the time of every op, for `Model.profile`.
+    half of the memory that is available. profile: keep the time of every op, for `Model.profile`.
 
     Raises PlanError for a plan that must not be run, UnsupportedError where `device` or `isa` cannot, OptionError for values out of range.
     """
     started = perf_counter()
     ahead = _read_ahead(path, verify, weights)
-    tokenizer = _tokenizer_ahead(path) if text else None
     try:
         # Imported here, while the weights are being read.
         import_numpy()
@@ -74,7 +70,6 @@ def load(
             isa=isa,
             verify=verify,
             weights=weights,
-            tokenizer=tokenizer,
             profile=profile,
             started=started,
         )
@@ -105,19 +100,3 @@ def _read_ahead(path: str | os.PathLike[str], verify: Verify, weights: Weights) 
     finally:
         directory.close()
     return files
-
-
-def _tokenizer_ahead(path: str | os.PathLike[str]) -> ParsedAhead | None:
-    """The plan's tokenizer, being made; None where there is no file for it."""
-    from mixplan.runtime.text.backend import ParsedAhead
-
-    try:
-        directory = PlanDirectory(path)
-    except (PlanError, TypeError):
-        return None
-    try:
-        return ParsedAhead(directory.open("tokenizer.json", named_by="every plan with text"))
-    except PlanError:
-        return None
-    finally:
-        directory.close()

@@ -35,7 +35,6 @@ from mixplan.runtime.trust import trust_digest
 if TYPE_CHECKING:
     from mixplan.runtime.generate import Chunk, Prompt
     from mixplan.runtime.sampling import SamplingParams
-    from mixplan.runtime.text.backend import ParsedAhead
     from mixplan.runtime.text.tokenizer import Tokenizer
 
 __all__ = ["Model", "open_model"]
@@ -61,11 +60,10 @@ def open_model(
     isa: str | None,
     verify: Verify,
     weights: Weights,
-    tokenizer: ParsedAhead | None,
     profile: bool,
     started: float,
 ) -> Model:
-    """What `load` does once its weights are on their way. ahead: the plan's files that are being read; tokenizer: its tokenizer."""
+    """What `load` does once its weights are on their way. ahead: the plan's files that are being read."""
     check_options(device, threads)
     for name, number in (("max_sequences", max_sequences), ("kv_tokens", kv_tokens), ("max_step_tokens", max_step_tokens)):
         if number is not None and not isinstance(number, int):
@@ -89,7 +87,7 @@ def open_model(
     except BaseException:
         loaded.close()
         raise
-    return Model(loaded, executor, PagedCache(caches), placement, limit, perf_counter() - started, tokenizer)
+    return Model(loaded, executor, PagedCache(caches), placement, limit, perf_counter() - started)
 
 
 class Model:
@@ -103,7 +101,6 @@ class Model:
         placement: tuple[Placement, ...],
         max_step_tokens: int,
         load_seconds: float,
-        tokenizer: ParsedAhead | None = None,
     ) -> None:
         self.placement = placement
         """Where each region runs, and why."""
@@ -116,7 +113,6 @@ class Model:
         self._decoder = Decoder(loaded.plan.model, executor, cache, max_step_tokens)
         self._lock = threading.RLock()
         self._tokenizer: Tokenizer | None = None
-        self._tokenizer_ahead = tokenizer
         self._closed = False
         self._steps = 0
         self._tokens = 0
@@ -149,13 +145,12 @@ class Model:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The plan's tokenizer, read on first use unless `load` was told of text. Needs the package `tokenizers`."""
+        """The plan's tokenizer, read on first use. Needs the package `tokenizers`."""
         with self._lock:
             if self._tokenizer is None:
                 from mixplan.runtime.text.tokenizer import Tokenizer
 
-                self._tokenizer = Tokenizer.from_plan(self._loaded, self._tokenizer_ahead)
-                self._tokenizer_ahead = None
+                self._tokenizer = Tokenizer.from_plan(self._loaded)
             return self._tokenizer
 
     def step(self, token_ids: Ints, positions: Ints, sequences: Ints, logits: Logits = "last", *, tap: Tap | None = None) -> Floats:

@@ -39,7 +39,7 @@ def run_prompt(
     template that the runtime itself cannot (chat.json says so); without it such a template is an error. `sampling`: see SamplingParams.
     """
     started = perf_counter()
-    with load(plan, device=device, threads=threads, isa=isa, trust=trust, text=True) as model:
+    with load(plan, device=device, threads=threads, isa=isa, trust=trust) as model:
         loaded = perf_counter() - started
         request = _prompt(model, prompt, chat, system, render_chat)
         params = SamplingParams(**{**sampling, "stop": tuple(sampling.get("stop", ()))})

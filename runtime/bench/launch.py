@@ -14,14 +14,13 @@ def _main() -> None:
     import sys
 
     from mixplan import runtime
-    from mixplan.runtime.generate import generate_batch
 
     imported = perf_counter()
     plan, device, threads, trust, isa, tokens = sys.argv[1:]
     prompt = [int(token) for token in sys.stdin.read().split()]
     model = runtime.load(plan, device=device, threads=int(threads) if threads else None, trust=trust == "trust", isa=isa or None)
     loaded = perf_counter()
-    chunks = generate_batch(model, [prompt], text=False, temperature=0.0, max_tokens=int(tokens), ignore_eos=True)
+    chunks = runtime.generate_batch(model, [prompt], text=False, temperature=0.0, max_tokens=int(tokens), ignore_eos=True)
     next(chunks)
     first = perf_counter()
     first_rss = model.metrics().peak_rss_bytes

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import subprocess
 import sys
 from _ctypes import dlclose
 from pathlib import Path
@@ -158,6 +157,9 @@ def _from_plan(plan: LoadedPlan, region: Region, levels: tuple[str, ...]) -> Lib
 
 
 def _rebuilt(plan: LoadedPlan, region: Region, level: str) -> Library:
+    # Imported here, since it takes longer than a library that need not be compiled.
+    import subprocess
+
     why = "has no kernels for this CPU and this version" if plan.trusted else f"is not trusted ({plan.trust_reason})"
     command = [sys.executable, "-P", "-m", "mixplan.targets.cpu", "rebuild", f"--region={region.name}", f"--isa={level}"]
     # The kernels must be those of the plan that was verified, not of one that was put in its place since.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from mixplan.runtime.errors import RequestError
-from mixplan.runtime.text.backend import ParsedAhead, parse, sound
+from mixplan.runtime.errors import PlanError, RequestError, UnsupportedError
 from mixplan.runtime.text.chat import ChatTemplate, Message
 
 if TYPE_CHECKING:
@@ -15,23 +15,42 @@ if TYPE_CHECKING:
 __all__ = ["Tokenizer"]
 
 
-class Tokenizer:
-    """Wraps the `tokenizers` library, which is imported when the first tokenizer is made."""
+@contextmanager
+def _sound() -> Iterator[None]:
+    """PlanError where the library fails: a panic inside it is no Exception, and would pass every handler."""
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise PlanError(f"tokenizer.json is malformed: {error}.", hint="Compile the plan again.") from error
 
-    def __init__(self, data: bytes, chat: ChatTemplate | None = None, *, backend: Any = None) -> None:
-        """`data`: the content of a tokenizer.json, or `backend`: what the library made of it. `chat`: None without a chat template."""
-        self._backend: Any = parse(data) if backend is None else backend
+
+class Tokenizer:
+    """Wraps the `tokenizers` library, which is imported here only, when the first tokenizer is made."""
+
+    def __init__(self, data: bytes, chat: ChatTemplate | None = None) -> None:
+        """`data`: the content of a tokenizer.json. `chat`: the model's chat template, None where it has none."""
+        try:
+            from tokenizers import Tokenizer as Backend
+        except ImportError as error:
+            raise UnsupportedError(
+                "Text needs the package tokenizers, which is not installed.", hint="Run: pip install tokenizers"
+            ) from error
+        with _sound():
+            self._backend: Any = Backend.from_str(data.decode("utf-8"))
+        # A checkpoint's settings for training batches have no place in inference.
+        self._backend.no_truncation()
+        self._backend.no_padding()
         self.chat = chat
 
     @classmethod
-    def from_plan(cls, plan: LoadedPlan, ahead: ParsedAhead | None = None) -> Tokenizer:
-        """The tokenizer of an opened plan, which `ahead` may have made already; RequestError where the plan has none."""
-        entry = plan.plan.files.get("tokenizer.json")
-        if entry is None:
+    def from_plan(cls, plan: LoadedPlan) -> Tokenizer:
+        """The tokenizer of an opened plan; RequestError where the plan has none."""
+        if "tokenizer.json" not in plan.files:
             raise RequestError("This plan has no tokenizer.json: its checkpoint had no tokenizer.", hint="Give token ids instead of text.")
         chat = ChatTemplate.from_json(plan.read_file("chat.json")) if "chat.json" in plan.files else None
-        backend = None if ahead is None else ahead.take(entry.sha256)
-        return cls(b"" if backend is not None else plan.read_file("tokenizer.json"), chat, backend=backend)
+        return cls(plan.read_file("tokenizer.json"), chat)
 
     @property
     def vocab_size(self) -> int:
@@ -44,7 +63,7 @@ class Tokenizer:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise RequestError(f"The text is not valid Unicode: {error}.", hint="Read it with the encoding that it has.") from None
-        with sound():
+        with _sound():
             return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
 
     def encode_chat(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> list[int]:
@@ -55,7 +74,7 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Text of token ids; ids that the tokenizer does not know read as nothing."""
-        with sound():
+        with _sound():
             return str(self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
 
     def token_to_id(self, token: str) -> int | None:
