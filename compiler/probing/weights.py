@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from mixplan.compiler.tuning import one_torch_thread
 from mixplan.compiler.weights.base import WeightSource
 from mixplan.passes.profiling import TensorStats
 
@@ -38,7 +39,8 @@ def weight_stats(weights: WeightSource, progress: Callable[[float], None] | None
     for name in names:
         stats = TensorStats()
         for block in row_blocks(weights, name):
-            stats = stats.merge(TensorStats.of(block))
+            with one_torch_thread():
+                stats = stats.merge(TensorStats.of(block))
             done += block.numel()
             if progress is not None:
                 progress(done / max(total, 1))

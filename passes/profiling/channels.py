@@ -46,14 +46,17 @@ class Channels:
     @property
     def ratio(self) -> float:
         """The largest channel's magnitude over the median channel's; 0 where that is 0."""
-        return float(self.absmax.max()) / self.median if self.median > 0 else 0.0
+        median = self.median
+        return float(self.absmax.max()) / median if median > 0 else 0.0
 
     def outliers(self) -> list[int]:
         """Outlier channels, largest first."""
-        if self.median <= 0:
+        median = self.median
+        if median <= 0:
             return []
         order = torch.argsort(self.absmax, descending=True, stable=True)
-        return [int(i) for i in order if float(self.absmax[i]) > OUTLIER_RATIO * self.median]
+        count = int((self.absmax > OUTLIER_RATIO * median).sum())
+        return [int(channel) for channel in order[:count].tolist()]
 
     @property
     def dead(self) -> int:

@@ -102,12 +102,14 @@ class HeadRanges:
         elif window:
             keep &= key > query - window
         low, high = _row_ends(scores, keep)
-        inputs = scores * scale
-        if softcap:
-            inputs = torch.tanh(inputs / softcap) * softcap
-        if slopes is not None:
-            inputs = inputs + slopes.float().reshape(-1, 1, 1) * (key - query)
-        least, most = _row_ends(inputs, keep)
+        if slopes is None and scale > 0:
+            # What is done to scores keeps their order.
+            least, most = (_cooked(ends, scale, softcap) for ends in (low, high))
+        else:
+            inputs = _cooked(scores, scale, softcap)
+            if slopes is not None:
+                inputs = inputs + slopes.float().reshape(-1, 1, 1) * (key - query)
+            least, most = _row_ends(inputs, keep)
         span = most - least
         return replace(
             self,
@@ -145,6 +147,11 @@ def _blocks(length: int, heads: int) -> Iterator[tuple[int, int]]:
     rows = max(_BLOCK // (length * heads), 1)
     for first in range(0, length, rows):
         yield first, min(rows, length - first)
+
+
+def _cooked(scores: Tensor, scale: float, softcap: float) -> Tensor:
+    inputs = scores * scale
+    return torch.tanh(inputs / softcap) * softcap if softcap else inputs
 
 
 def _row_ends(values: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:

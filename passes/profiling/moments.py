@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Moments"]
+__all__ = ["OFF_CENTRE", "SIZES", "Moments"]
 
 # Values are brought near 1 before they are raised to the fourth power, where they are outside of this.
-_LEAST, _MOST = 1e-4, 1e4
+SIZES = (1e-4, 1e4)
 # A mean of more than this part of the root mean square is taken off before powers are summed.
-_OFF_CENTRE = 0.1
+OFF_CENTRE = 0.1
 
 
 @dataclass(frozen=True)
@@ -43,24 +43,31 @@ class Moments:
         size = max(-low, high)
         if size == 0.0:
             return cls(count=n, low=0.0, high=0.0)
-        unit = 1.0 if _LEAST <= size <= _MOST else size
+        unit = 1.0 if SIZES[0] <= size <= SIZES[1] else size
         if unit != 1.0:
             x = x / unit
         square = x * x
         centre = float(x.mean())
-        if centre * centre > _OFF_CENTRE * _OFF_CENTRE * float(square.mean()):
+        if centre * centre > OFF_CENTRE * OFF_CENTRE * float(square.mean()):
             x = x - centre
             square = x * x
         else:
             centre = 0.0
-        s1, s2 = float(x.sum()), float(square.sum())
-        s3, s4 = float(torch.dot(square, x)), float(torch.dot(square, square))
+        if low == high:
+            return cls(n, low, 0.0, 0.0, 0.0, low, high)
+        sums = (float(x.sum()), float(square.sum()), float(torch.dot(square, x)), float(torch.dot(square, square)))
+        return cls.from_sums(n, sums, low, high, centre, unit)
+
+    @classmethod
+    def from_sums(
+        cls, n: int, sums: tuple[float, float, float, float], low: float, high: float, centre: float = 0.0, unit: float = 1.0
+    ) -> Moments:
+        """From the sums of y, y^2, y^3 and y^4 of n values x, where y = x / unit - centre."""
+        s1, s2, s3, s4 = sums
         off = s1 / n
         m2 = s2 - n * off * off
         m3 = s3 - 3 * off * s2 + 2 * n * off**3
         m4 = s4 - 4 * off * s3 + 6 * off * off * s2 - 3 * n * off**4
-        if low == high:
-            return cls(n, low, 0.0, 0.0, 0.0, low, high)
         return cls(n, (centre + off) * unit, max(m2, 0.0) * unit**2, m3 * unit**3, max(m4, 0.0) * unit**4, low, high)
 
     def merge(self, other: Moments) -> Moments:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from mixplan.passes.profiling.channels import Channels
 from mixplan.passes.profiling.histogram import LogHistogram
-from mixplan.passes.profiling.moments import Moments
+from mixplan.passes.profiling.moments import OFF_CENTRE, SIZES, Moments
 from mixplan.passes.profiling.runs import ZeroRuns
 
 __all__ = ["TensorStats"]
@@ -48,16 +49,27 @@ class TensorStats:
 
     @classmethod
     def _of_block(cls, rows: Tensor) -> TensorStats:
-        # A sum is finite only if all terms are; that it overflows otherwise is looked into then.
-        if not bool(torch.isfinite(rows.sum())):
+        most, least = rows.amax(0), rows.amin(0)
+        low, high = float(least.min()), float(most.max())
+        if not math.isfinite(low + high):
             good = torch.isfinite(rows)
             bad = int((~good).sum())
             if bad:
                 kept = cls._of_block(torch.where(good, rows, torch.zeros_like(rows)))
                 values = rows[good]
                 return cls(Moments.of(values), LogHistogram.of(values), ZeroRuns.of(rows), kept.channels, kept.row_sizes, bad)
-        sizes = torch.maximum(rows.amax(1), -rows.amin(1))
-        return cls(Moments.of(rows), LogHistogram.of(rows), ZeroRuns.of(rows), Channels.of(rows), LogHistogram.of(sizes))
+        square = rows * rows
+        columns = square.sum(0).double()
+        histogram = LogHistogram.of(rows)
+        sizes = LogHistogram.of(torch.maximum(rows.amax(1), -rows.amin(1)))
+        return cls(
+            _moments(rows, square, float(columns.sum()), low, high),
+            histogram,
+            # Zeros are among the values that are too small for a bucket: mostly there are none.
+            ZeroRuns.of(rows) if histogram.tiny else ZeroRuns(rows.numel()),
+            Channels(rows.shape[0], torch.maximum(most, -least), columns),
+            sizes,
+        )
 
     def merge(self, other: TensorStats) -> TensorStats:
         """Of both parts together."""
@@ -73,3 +85,14 @@ class TensorStats:
             self.row_sizes.merge(other.row_sizes),
             self.nonfinite + other.nonfinite,
         )
+
+
+def _moments(rows: Tensor, square: Tensor, squares: float, low: float, high: float) -> Moments:
+    """As `Moments.of`, from sums that are there already where these are exact enough."""
+    n = rows.numel()
+    total = float(rows.sum())
+    centred = total * total <= OFF_CENTRE * OFF_CENTRE * squares * n
+    if not (centred and SIZES[0] <= max(-low, high) <= SIZES[1]):
+        return Moments.of(rows)
+    flat, powers = rows.reshape(-1), square.reshape(-1)
+    return Moments.from_sums(n, (total, squares, float(torch.dot(powers, flat)), float(torch.dot(powers, powers))), low, high)
