@@ -20,6 +20,8 @@ from mixplan.compiler.commands.debug import debug_command
 from mixplan.compiler.commands.eval import eval_command
 from mixplan.compiler.commands.probe import probe_command
 from mixplan.compiler.commands.verify import verify_command
+from mixplan.runtime.commands.diff import diff_command
+from mixplan.runtime.commands.explain import explain_command
 from mixplan.runtime.terminal import decode_utf8, emit_json, plain_table, show
 from mixplan.targets.commands.bench import bench_command
 
@@ -73,7 +75,16 @@ def main(debug: bool) -> None:
     """Lower a model into a mixed-precision execution plan, and run the plan."""
 
 
-for _command in (compile_command, probe_command, verify_command, eval_command, debug_command, bench_command):
+for _command in (
+    compile_command,
+    probe_command,
+    verify_command,
+    eval_command,
+    debug_command,
+    explain_command,
+    diff_command,
+    bench_command,
+):
     main.add_command(_command)
 
 
