@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ def cli_page() -> str:
 def _help(command: click.Command) -> list[str]:
     """Paragraphs of the help; one that click is told not to wrap (by a backspace) holds examples."""
     parts = []
-    for paragraph in (command.help or "").split("\n\n"):
+    for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
         mark, kept, examples = paragraph.partition("\b")
         parts.append(f"```text\n{textwrap.dedent(examples).strip()}\n```\n" if kept and not mark.strip() else f"{paragraph}\n")
     return parts
