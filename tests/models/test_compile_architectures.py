@@ -122,7 +122,11 @@ def test_cpu_matches_torch(case: str, tmp_path: Path) -> None:
         _check(model, module, pieces_matter="long rope" in case)
 
 
-@pytest.mark.parametrize("scheme", ["BF16", "W8A16", "W8A8", "W4A16", "W4A8", "W4A16:g64,asym", "W4A8:g32,asym", "W8A8:g32"])
+UNIFORM = ["BF16", "W8A16", "W8A8", "W4A16", "W4A8", "W4A16:g64,asym", "W4A8:g32,asym", "W8A8:g32"]
+OTHER = ["W6A8:g64,s32", "W5A16:min", "W5A8:nl,s8", "W4A8:nl,s8", "W3A16:nl", "W2A8:g64,asym,s8"]
+
+
+@pytest.mark.parametrize("scheme", [*UNIFORM, *OTHER])
 @pytest.mark.parametrize("name", ["llama", "qwen2_moe"])
 def test_cpu_matches_the_reference_in_every_scheme(scheme: str, name: str, tmp_path: Path) -> None:
     module = tiny_model(name, hidden_size=128, num_hidden_layers=1)
@@ -149,4 +153,4 @@ def test_cpu_matches_the_reference_in_every_scheme(scheme: str, name: str, tmp_p
         exact = module(input_ids=torch.from_numpy(ids)[None], use_cache=False).logits[0].numpy()
     # Random weights are the worst case of 4 bits, with 8% of noise in each layer; where experts are routed, a token may change its expert.
     noise = np.square(made["reference"] - exact).mean() / np.square(exact).mean()
-    assert noise < {"BF": 1e-2, "W8": 3e-2, "W4": 0.3}[scheme[:2]]
+    assert noise < {"BF": 1e-2, "W8": 3e-2, "W6": 0.05, "W5": 0.15, "W4": 0.3, "W3": 0.6, "W2": 1.5}[scheme[:2]]
