@@ -145,5 +145,7 @@ def _nodes(plan: Plan, layer: str) -> list[int]:
 def _node(plan: Plan, index: int) -> dict[str, Any]:
     node: Node = plan.nodes[index]
     region = next(region for region in plan.regions if region.start <= index < region.stop)
-    facts = {name: node.attrs[name] for name in ("format", "group_size", "rows", "columns", "experts") if name in node.attrs}
+    facts: dict[str, Any] = {
+        name: node.attrs[name] for name in ("format", "group_size", "rows", "columns", "experts") if name in node.attrs
+    }
     return {"node": node.name, "op": node.op, "rule": node.rule, **facts, "region": region.name, "device": region.device}

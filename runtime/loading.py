@@ -56,7 +56,7 @@ def load(
     try:
         # Imported here, while the weights are being read.
         import_numpy()
-        from mixplan.runtime.model import open_model
+        from mixplan.runtime.opening import open_model
 
         return open_model(
             path,

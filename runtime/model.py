@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,29 +14,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mixplan.runtime.decode import Decoder, whole_numbers
-from mixplan.runtime.errors import InternalError, OptionError, RequestError
+from mixplan.runtime.errors import InternalError, RequestError
 from mixplan.runtime.executor import Executor, Tap
-from mixplan.runtime.hal import MOST_STEPS, PAGE_SIZE, CacheSpec, DeviceOptions, Step
+from mixplan.runtime.hal import MOST_STEPS, PAGE_SIZE, CacheSpec, Step
 from mixplan.runtime.kv_cache import PagedCache, Span
-from mixplan.runtime.limits import cache_spec, kv_bytes_per_token, step_limit
-from mixplan.runtime.loading import WEIGHTS, Weights
+from mixplan.runtime.limits import kv_bytes_per_token
 from mixplan.runtime.logit_rows import LogitRows, finite_best
 from mixplan.runtime.metrics import Metrics, OpTime, peak_rss_bytes
-from mixplan.runtime.placement import Placement, check_options, load_regions
+from mixplan.runtime.placement import Placement
 from mixplan.runtime.plan import Plan
-from mixplan.runtime.plan_check import check_decoder
-from mixplan.runtime.plan_files import PlanFile
-from mixplan.runtime.plan_io import LoadedPlan, Verify, open_plan
+from mixplan.runtime.plan_io import LoadedPlan
 from mixplan.runtime.request import Ints, Logits, parse_request
 from mixplan.runtime.sampling import Draw, draw_tokens
-from mixplan.runtime.trust import trust_digest
 
 if TYPE_CHECKING:
     from mixplan.runtime.generate import Chunk, Prompt
     from mixplan.runtime.sampling import SamplingParams
     from mixplan.runtime.text.tokenizer import Tokenizer
 
-__all__ = ["Model", "open_model"]
+__all__ = ["Model"]
 
 Floats: TypeAlias = NDArray[np.float32]
 Chosen = TypeVar("Chosen")
@@ -45,49 +40,6 @@ Chosen = TypeVar("Chosen")
 # How long a call of decode_steps lasts: long enough that what Python does around it, with caches that the weights swept, counts for
 # little; too short for a reader to notice.
 _CALL_SECONDS = 0.024
-
-
-def open_model(
-    path: str | os.PathLike[str],
-    ahead: dict[str, PlanFile],
-    *,
-    device: str,
-    threads: int | None,
-    trust: bool,
-    max_sequences: int,
-    kv_tokens: int | None,
-    max_step_tokens: int | None,
-    isa: str | None,
-    verify: Verify,
-    weights: Weights,
-    profile: bool,
-    started: float,
-) -> Model:
-    """What `load` does once its weights are on their way. ahead: the plan's files that are being read."""
-    check_options(device, threads)
-    for name, number in (("max_sequences", max_sequences), ("kv_tokens", kv_tokens), ("max_step_tokens", max_step_tokens)):
-        if number is not None and not isinstance(number, int):
-            raise OptionError(f"{name} is {number!r}; it must be a whole number.")
-    if weights not in WEIGHTS:
-        raise OptionError(f"weights is {weights!r}; allowed are {', '.join(WEIGHTS)}.")
-    loaded = open_plan(path, ahead, verify=verify)
-    try:
-        check_decoder(loaded.plan)
-        loaded.trusted, loaded.trust_reason = (True, "trust=True was given") if trust else trust_digest(loaded.digest, loaded.root)
-        limit = step_limit(loaded.plan, max_step_tokens)
-        caches = cache_spec(loaded.plan, max_sequences, kv_tokens)
-        regions, placement = load_regions(loaded, caches, device, DeviceOptions(threads=threads, isa=isa, profile=profile))
-        executor = Executor(loaded.plan, regions)
-        try:
-            # Nothing has been computed with the weights yet: from here on they are known to be what the manifest says.
-            loaded.finish()
-        except BaseException:
-            executor.close()
-            raise
-    except BaseException:
-        loaded.close()
-        raise
-    return Model(loaded, executor, PagedCache(caches), placement, limit, perf_counter() - started)
 
 
 class Model:

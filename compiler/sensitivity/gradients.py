@@ -59,7 +59,7 @@ def gradient_statistics(
             logits = run.forward(step)
             probabilities = torch.softmax(logits.detach(), -1)
             drawn = torch.multinomial(probabilities, 1, generator=generator)[:, 0]
-            functional.cross_entropy(logits, drawn, reduction="sum").backward()  # type: ignore[no-untyped-call]
+            functional.cross_entropy(logits, drawn, reduction="sum").backward()
         if progress is not None:
             progress((index + 1) / len(steps))
     return run.finish(sum(step.tokens for step in steps))
@@ -102,8 +102,8 @@ class _Run:
             return rows
         constants = {source: self.weights.get(source) for source in node.all_input_nodes if is_constant(source)}
         if node.target in (ATTENTION, ATTENTION_TM):
-            args = [known.get(value, constants.get(value)) if isinstance(value, fx.Node) else value for value in node.args]
-            named = {k: known.get(v, constants.get(v)) if isinstance(v, fx.Node) else v for k, v in node.kwargs.items()}
+            args: list[Any] = [known.get(value, constants.get(value)) if isinstance(value, fx.Node) else value for value in node.args]
+            named: dict[str, Any] = {k: known.get(v, constants.get(v)) if isinstance(v, fx.Node) else v for k, v in node.kwargs.items()}
             return windowed_attention(step.lengths, *args, **named, token_major=node.target is ATTENTION_TM)
         value = call(node, {**constants, **{source: known[source] for source in node.all_input_nodes if source not in constants}})[2]
         found = product_layers(self.module, node)

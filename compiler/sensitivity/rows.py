@@ -32,7 +32,7 @@ class WeightRows:
     """Rows of one layer, evenly spaced: values f32 [n, K]; places i64 [n], their numbers (of experts, in the stack of all); total: N."""
 
     def __init__(self, captured: Captured, use: Use) -> None:
-        shape = use.weight.meta["val"].shape if "val" in use.weight.meta else ()
+        shape: tuple[int, ...] = tuple(use.weight.meta["val"].shape) if "val" in use.weight.meta else ()
         direct = use.rows_first and use.weight.op == "get_attr" and len(shape) == 2
         if direct:
             self.total = int(shape[0])
