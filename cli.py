@@ -18,6 +18,7 @@ from mixplan import __version__
 from mixplan.compiler.commands.compile import compile_command
 from mixplan.compiler.commands.debug import debug_command
 from mixplan.compiler.commands.eval import eval_command
+from mixplan.compiler.commands.export import export_command
 from mixplan.compiler.commands.probe import probe_command
 from mixplan.compiler.commands.verify import verify_command
 from mixplan.runtime.commands.diff import diff_command
@@ -29,7 +30,7 @@ __all__ = ["main"]
 
 # Modules that extras bring, and the extras that a command needs which misses one (a checkpoint needs the front ends too).
 _EXTRA_MODULES = {"torch", "jinja2", "markupsafe", "scipy", "ziglang", "transformers", "accelerate", "gguf"}
-_EXTRAS = dict.fromkeys(("compile", "probe", "verify", "eval", "debug"), "compile,hf")
+_EXTRAS = dict.fromkeys(("compile", "probe", "verify", "eval", "debug", "export"), "compile,hf")
 _EPILOG = "Start with: mixplan compile MODEL -o NAME.plan, then mixplan run NAME.plan 'Hello'."
 
 
@@ -81,6 +82,7 @@ for _command in (
     verify_command,
     eval_command,
     debug_command,
+    export_command,
     explain_command,
     diff_command,
     bench_command,

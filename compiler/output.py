@@ -20,14 +20,14 @@ _RENAME_EXCHANGE = 2
 
 
 @contextmanager
-def new_directory(output: Path, *, force: bool) -> Iterator[Path]:
+def new_directory(output: Path, *, force: bool, kind: str = "a plan", marker: str = "plan.json") -> Iterator[Path]:
     """Give a temporary sibling of `output` to fill; at the end rename it to `output`, on any failure remove it.
 
-    Raises OutputError where `output` exists (unless `force`, and it is a plan), or cannot be written. Leftovers of compiles that were
-    killed are removed first.
+    Raises OutputError where `output` exists (unless `force`, and it is of the `kind` that the file `marker` tells), or cannot be written.
+    Leftovers of compiles that were killed are removed first.
     """
     output = Path(os.path.abspath(output))  # noqa: PTH100 - resolve() would follow a symlink that is to be replaced
-    _check_target(output, force)
+    _check_target(output, force, kind, marker)
     temporary = output.parent / f".{output.name}.tmp-{os.getpid()}"
     with ExitStack() as undo:
         with reporting_disk_errors(output):
@@ -42,7 +42,7 @@ def new_directory(output: Path, *, force: bool) -> Iterator[Path]:
         yield temporary
         with reporting_disk_errors(output):
             _flush(temporary)
-            _check_target(output, force)
+            _check_target(output, force, kind, marker)
             _move(temporary, output)
             _flush_entry(output.parent)
 
@@ -96,13 +96,13 @@ def _free(output: Path) -> int:
     return shutil.disk_usage(place).free
 
 
-def _check_target(output: Path, force: bool) -> None:
+def _check_target(output: Path, force: bool, kind: str, marker: str) -> None:
     if not os.path.lexists(output):
         return
     if not force:
         raise OutputError(f"{output} exists.", hint="Use --force to replace it, or choose another output path.")
-    if output.is_symlink() or not (output / "plan.json").is_file():
-        raise OutputError(f"{output} exists and is not a plan, so it is not replaced.", hint="Choose another output path.")
+    if output.is_symlink() or not (output / marker).is_file():
+        raise OutputError(f"{output} exists and is not {kind}, so it is not replaced.", hint="Choose another output path.")
 
 
 def _remove_leftovers(output: Path) -> None:

@@ -93,6 +93,11 @@ class ConvertedWeights:
             return rows
         return self.read(name)[start:stop]
 
+    def stored_name(self, name: str) -> str | None:
+        """The checkpoint's own name of a parameter (or of one tied to it); None where it is made from stored tensors by a conversion."""
+        group = self._group[self._stored(name)]
+        return group.sources[0][0] if group.converter is None else None
+
     def close(self) -> None:
         """Close the files."""
         self._tensors.close()

@@ -1,0 +1,1 @@
+"""Export of a plan's decisions as a Hugging Face directory in the compressed-tensors format, for other engines."""
