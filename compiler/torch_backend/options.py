@@ -62,6 +62,7 @@ def parse_backend_options(options: Mapping[str, Any] | None) -> BackendOptions:
     inputs = given.pop("inputs", {})
     if not isinstance(inputs, Mapping) or not all(isinstance(one, Tensor) and one.ndim == 1 for one in inputs.values()):
         raise OptionError("Backend option inputs must map layers to tensors [columns], as mixplan.compiler.importance.input_moments does.")
+    inputs = {str(name).removesuffix(".weight"): moments for name, moments in inputs.items()}
     if "plan" in given:
         others = sorted(given.keys() - {"plan"})
         if others:

@@ -45,11 +45,11 @@ class WeightCache:
         state = (None if weight.is_inference() else weight._version, weight.data_ptr(), weight.dtype, weight.device)
         known = self._made.setdefault(weight, {})
         found = known.get(scheme)
-        if found is None or found[0] != state:
+        if found is None or found[0] != state or found[1] is not moments:
             with torch.no_grad():
-                found = known[scheme] = (state, _quantized(weight, scheme, name, moments))
+                found = known[scheme] = (state, moments, _quantized(weight, scheme, name, moments))
             self.quantized += 1
-        through: Tensor = _Through.apply(weight, found[1])
+        through: Tensor = _Through.apply(weight, found[2])
         return through
 
 
