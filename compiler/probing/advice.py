@@ -59,7 +59,9 @@ def _broken(found: _Findings) -> Iterable[Advice]:
     names = [tensor.name for tensor in found.tensors if tensor.nonfinite]
     if names:
         yield Advice(
-            "broken", tuple(names), f"{_some(names)} hold NaN or infinity already in f32: mend the model before any format is chosen."
+            "broken",
+            tuple(names),
+            f"NaN or infinity, already in f32, in {_some(names)}: mend the model before any format is chosen.",
         )
 
 
@@ -97,7 +99,11 @@ def _may_shrink(found: _Findings) -> Iterable[Advice]:
     for narrow in reversed(narrower):
         fits = [name for name, loss in _losses(found, narrow).items() if loss <= median]
         if fits:
-            yield Advice("may shrink", tuple(fits), f"{_some(fits)} lose no more in {narrow} than the median layer in {scheme}.")
+            yield Advice(
+                "may shrink",
+                tuple(fits),
+                f"No more is lost in {narrow} by {_some(fits)} than by the median layer in {scheme}.",
+            )
             return
 
 
@@ -173,7 +179,11 @@ def _outliers(found: _Findings) -> Iterable[Advice]:
         )
     large = [t.name for t in found.tensors if t.absmax > _FP16_LARGEST]
     if large:
-        yield Advice("range", tuple(large), f"{_some(large)} exceed fp16's largest number ({_FP16_LARGEST:g}): keep them in bf16 or f32.")
+        yield Advice(
+            "range",
+            tuple(large),
+            f"Above fp16's largest number ({_FP16_LARGEST:g}): {_some(large)}. Keep bf16 or f32 there.",
+        )
 
 
 def _sparse(found: _Findings) -> Iterable[Advice]:
@@ -192,8 +202,8 @@ def _sparse(found: _Findings) -> Iterable[Advice]:
             "sparse",
             (t.name, *readers),
             f"{t.name} is truly sparse: {t.zero_fraction:.0%} zeros, {t.long_run_fraction:.0%} of all values in runs longer than 32 "
-            f"(longest {t.longest_zero_run}), skew {t.skew:.1f}, and {_some(readers)} {_do(readers)} less than {_SPARSE_INTENSITY:g} "
-            "FLOP for each byte read: skipping the zeros' weights saves time.",
+            f"(longest {t.longest_zero_run}), skew {t.skew:.1f}, and less than {_SPARSE_INTENSITY:g} FLOP is done for each byte "
+            f"read by {_some(readers)}: skipping the zeros' weights saves time.",
         )
     for t in zeros:
         if t not in true:
@@ -291,7 +301,3 @@ def _some(names: Sequence[str]) -> str:
     if more:
         return f"{', '.join(shown)} and {more} more"
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
-
-
-def _do(names: Sequence[str]) -> str:
-    return "does" if len(names) == 1 else "do"

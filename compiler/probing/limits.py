@@ -8,7 +8,7 @@ from mixplan.runtime.errors import MixplanError
 
 __all__ = ["machine_limits"]
 
-_LARGEST = 1 << 30
+_LARGEST = 1 << 28
 # Where nothing can be measured: only their ratio matters to shares, and a decode step is bound by bytes on either side of it.
 _NOMINAL = (20e9, 100e9)
 

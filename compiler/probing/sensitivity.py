@@ -25,7 +25,7 @@ _DEFAULT = ("W8A16", "W6A16:g32", "W5A16:g32", "W4A16:g32", "W3A16:g32", "W2A16:
 # Larger models are scored without gradients unless these are asked for.
 _LARGE = 2_000_000_000
 # Tokens that gradients are taken of; changed logits of one layer after another are compared on far fewer.
-_TOKENS = {"fisher": 4096, "kld": 512}
+_TOKENS = {"fisher": 2048, "kld": 512}
 _NATS = "nats a token: the divergence of the model's predictions, as predicted"
 _RELATIVE = "noise power over signal power of the layer's output"
 
