@@ -9,10 +9,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from mixplan.compiler.evaluation.reference import TorchReference, replay_reference
+from mixplan.compiler.evaluation.against import evaluate_against
+from mixplan.compiler.evaluation.reference import TorchReference, replay_reference, streamed_reference
 from mixplan.compiler.frontends import open_checkpoint
 from mixplan.runtime import load
-from mixplan.runtime.evaluation.measure import measure
+from mixplan.runtime.errors import CapacityError
+from mixplan.runtime.evaluation.evaluate import EvalOptions
+from mixplan.runtime.evaluation.measure import Measured, measure
 from mixplan.runtime.evaluation.windows import text_windows
 
 
@@ -57,3 +60,33 @@ def test_windows_are_computed_once_where_they_are_kept(tiny_llama_dir: Path, win
     kept.close()
     monkeypatch.setattr("shutil.disk_usage", lambda where: type("Usage", (), {"free": 1 << 16}))
     assert not _reference(tiny_llama_dir, windows).kept
+
+
+def test_a_streamed_reference_is_the_same(tiny_llama_dir: Path, windows: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = open_checkpoint(tiny_llama_dir)
+    captured = checkpoint.capture()
+    stages: list[tuple[str, float]] = []
+    streamed = streamed_reference(captured, windows, progress=lambda *at: stages.append(at))
+    checkpoint.close()
+    held = _reference(tiny_llama_dir, windows)
+    for index in range(len(windows)):
+        np.testing.assert_allclose(streamed.window(index), held.window(index), rtol=1e-4, atol=1e-5)
+    assert stages[-1] == ("original", 1.0)
+    monkeypatch.setattr("shutil.disk_usage", lambda where: type("Usage", (), {"free": 1 << 16}))
+    with pytest.raises(CapacityError, match=r"take 614,400 bytes in .*, which has 65,536.*\nTake fewer windows"):
+        streamed_reference(captured, windows)
+
+
+def test_an_original_larger_than_memory_is_streamed(
+    tiny_llama_plan: Path, tiny_llama_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("The keeper wrote down the weather. " * 9, encoding="utf-8")
+    options = EvalOptions(windows=3, context=40)
+    held = evaluate_against(tiny_llama_plan, text, str(tiny_llama_dir), options)
+    monkeypatch.setattr("mixplan.compiler.evaluation.against.available_memory", lambda: 1000)
+    streamed = evaluate_against(tiny_llama_plan, text, str(tiny_llama_dir), options)
+    assert streamed.figures.perplexity == held.figures.perplexity
+    assert isinstance(streamed.figures, Measured) and isinstance(held.figures, Measured)
+    assert streamed.figures.reference_perplexity == pytest.approx(held.figures.reference_perplexity, rel=1e-6)
+    assert streamed.figures.kld_mean < 1e-9
