@@ -39,7 +39,7 @@ class ShardWriter:
         if count == 1:
             self._part(0).rename(self.root / "model.safetensors")
             return
-        places = {}
+        places: dict[str, str] = {}
         for number, names in enumerate(self._files):
             file = f"model-{number + 1:05d}-of-{count:05d}.safetensors"
             self._part(number).rename(self.root / file)
