@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Protocol
@@ -15,6 +17,7 @@ from mixplan.compiler.frontends.base import Captured
 from mixplan.compiler.quantize import dequantized
 from mixplan.compiler.sensitivity.gradients import GradientStatistics, gradient_statistics
 from mixplan.compiler.sensitivity.rows import Use, WeightRows, uses_of
+from mixplan.compiler.tuning import one_torch_thread
 from mixplan.passes.precision.schemes import Scheme, parse_scheme
 from mixplan.runtime.errors import OptionError, UnsupportedError
 from mixplan.runtime.formats import WeightFormat
@@ -78,13 +81,16 @@ def loss_table(
         gradients = _gradients(captured, windows, seed, lambda done: tell(done / 2))
     uses = uses_of(captured)
     loss = {(group.name, str(scheme)): 0.0 for group in groups for scheme in schemes}
-    for index, group in enumerate(groups):
-        for layer in group.layers:
-            for use in uses.get(layer, ()):
-                scored = _layer(captured, layer, use, schemes, calibration, gradients if method == "fisher" else None, compensate)
-                for scheme, value in scored.items():
-                    loss[group.name, scheme] += value
-        tell((1 + (index + 1) / len(groups)) / 2 if method == "fisher" else (index + 1) / len(groups))
+    given = gradients if method == "fisher" else None
+    jobs = [(group, layer, use) for group in groups for layer in group.layers for use in uses.get(layer, ())]
+    # A layer on each core: torch's own threads would only get in each other's way on work of this size.
+    with one_torch_thread(), ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:
+        scored = pool.map(lambda job: _layer(captured, job[1], job[2], schemes, calibration, given, compensate), jobs)
+        for index, ((group, _, _), found) in enumerate(zip(jobs, scored, strict=True)):
+            for scheme, value in found.items():
+                loss[group.name, scheme] += value
+            done = (index + 1) / len(jobs)
+            tell((1 + done) / 2 if method == "fisher" else done)
     return LossTable(loss, method, gradients.tokens, perf_counter() - started)
 
 
