@@ -19,10 +19,15 @@ __all__ = ["Bits", "layer_name", "make_decisions", "scheme_text"]
 
 @dataclass(frozen=True)
 class Bits:
-    """Bits per stored parameter: what the options ask for (scheme and overrides), and what is stored. All constants count."""
+    """Bits per stored parameter: what the options ask for (scheme and overrides), and what is stored. All constants count.
+
+    stored: bits of all constants together. parameters: how many of the checkpoint's numbers they hold.
+    """
 
     requested: float
     achieved: float
+    stored: float
+    parameters: int
 
 
 def layer_name(parameter: str) -> str:
@@ -82,7 +87,7 @@ def make_decisions(
             )
     sizes = {p.name: p.numel for source in lowered.sources.values() for p in _parameters(_expressions(source))}
     count = max(sum(sizes.values()), 1)
-    return tuple(records.values()), Bits(requested=wanted / count, achieved=stored / count)
+    return tuple(records.values()), Bits(requested=wanted / count, achieved=stored / count, stored=stored, parameters=count)
 
 
 def _expressions(source: Source) -> Sequence[Expr]:

@@ -44,6 +44,11 @@ class Options:
         schemes = [self.scheme, *(rule.scheme for rule in self.pass_options.overrides)]
         return any(scheme.weight.bits < 8 for scheme in schemes)
 
+    def searched(self, label: str, facts: dict[str, str]) -> Options:
+        """For a plan that is searched for: its name's end, and what the provenance says in place of a scheme."""
+        texts = {**{key: text for key, text in self.texts.items() if key not in ("scheme", "overrides")}, **facts}
+        return replace(self, label=label, texts=texts)
+
     def with_overrides(self, overrides: Sequence[Override]) -> Options:
         """The same, with other overrides."""
         pass_options = replace(self.pass_options, overrides=tuple(overrides))

@@ -17,6 +17,11 @@ from mixplan.compiler.layout import SHARD_BYTES
 from mixplan.compiler.options import Options, parse_options
 from mixplan.compiler.output import new_directory, reporting_disk_errors
 from mixplan.compiler.report import CompileReport, RegionSummary, summarize_schemes
+from mixplan.compiler.search.costs import PROBE
+from mixplan.compiler.search.request import Request, parse_request
+from mixplan.compiler.search.run import Found, find_plan, take_over
+from mixplan.compiler.search.summary import summarize_promise
+from mixplan.compiler.search.text import TextSource
 from mixplan.compiler.sources import SourceHashes
 from mixplan.compiler.tuning import collector_paused
 from mixplan.runtime.errors import MixplanError, OutputError
@@ -35,7 +40,7 @@ def compile(  # noqa: A001 - the package's verb
     model: str | Path | nn.Module,
     *,
     output: str | Path,
-    scheme: str = "W4A8",
+    scheme: str | None = None,
     group_size: int = 32,
     symmetric: bool = True,
     overrides: Sequence[str] = (),
@@ -50,6 +55,19 @@ def compile(  # noqa: A001 - the package's verb
     progress: Progress | None = None,
     example_inputs: tuple[Any, ...] | None = None,
     shard_bytes: int = SHARD_BYTES,
+    text: TextSource | None = None,
+    eval_text: TextSource | None = None,
+    bits: float | str | None = None,
+    max_size: int | str | None = None,
+    max_loss: float | str | None = None,
+    max_kld: float | str | None = None,
+    max_latency: float | str | None = None,
+    batch: int = 1,
+    context: int = 512,
+    candidates: Sequence[str] | None = None,
+    pins: Sequence[str] = (),
+    excludes: Sequence[str] = (),
+    sensitivity: str | None = None,
 ) -> CompileReport:
     """Compile a checkpoint (a Hugging Face directory, a GGUF file, an nn.Module in memory) into the plan directory `output`.
 
@@ -59,15 +77,40 @@ def compile(  # noqa: A001 - the package's verb
     of preference; what none of them runs goes to the reference device. isa: levels to build, all by default. kv_dtype: "f32" or "f16";
     by default f32 for FP32, else f16. progress(stage, fraction) is called now and then.
 
+    Instead of a scheme, one or two of bits, max_size, max_loss, max_kld and max_latency may be promised (as on the command line, "90MB",
+    "1%", "5ms", or as numbers: bytes, a fraction, seconds): then each group of layers gets the best of `candidates`, and the plan is built
+    and measured on held-out text until it keeps the promise. text: a file, or token ids; eval_text: what to measure on, else the text's
+    second half. batch, context: of the decode step that max_latency is about. pins: overrides, which the search works around. excludes:
+    layers that stay in BF16. sensitivity: fisher (the default), hessian or kld. See docs/explanation/search.md.
+
     The plan appears whole or not at all. Options are checked before the checkpoint is opened, overrides against the model's layers before
     weights are read or kernels compiled. Raises CheckpointError, UnsupportedError (naming node, op and source line), OptionError,
-    OutputError.
+    OutputError, PromiseError.
     """
-    options = parse_options(
+    request = parse_request(
+        text=text,
+        eval_text=eval_text,
+        bits=bits,
+        max_size=max_size,
+        max_loss=max_loss,
+        max_kld=max_kld,
+        max_latency=max_latency,
+        batch=batch,
+        context=context,
+        candidates=candidates,
+        pins=pins,
+        excludes=excludes,
+        overrides=overrides,
         scheme=scheme,
         group_size=group_size,
         symmetric=symmetric,
-        overrides=overrides,
+        sensitivity=sensitivity,
+    )
+    options = parse_options(
+        scheme=(scheme or "W4A8") if request is None else str(PROBE),
+        group_size=group_size,
+        symmetric=symmetric,
+        overrides=overrides if request is None else (),
         passes=passes,
         dump=dump_passes,
         targets=targets,
@@ -77,6 +120,8 @@ def compile(  # noqa: A001 - the package's verb
         kv_dtype=kv_dtype,
         shard_bytes=shard_bytes,
     )
+    if request is not None:
+        options = options.searched(request.promise.label, request.facts)
     clock = Clock(progress)
     with new_directory(Path(output), force=force) as root:
         with collector_paused():
@@ -84,7 +129,7 @@ def compile(  # noqa: A001 - the package's verb
         try:
             with collector_paused():
                 captured: Captured = clock.run("capture", checkpoint.capture)
-            report = _compile(captured, root, options, clock)
+            report = _compile(captured, root, options, request, clock)
             report.warnings += checkpoint.notes
         finally:
             checkpoint.close()
@@ -97,15 +142,24 @@ def compile(  # noqa: A001 - the package's verb
     return report
 
 
-def _compile(captured: Captured, root: Path, options: Options, clock: Clock) -> CompileReport:
+def _compile(captured: Captured, root: Path, options: Options, request: Request | None, clock: Clock) -> CompileReport:
     # Before the passes, which change the graph in place.
     notes: list[str] = []
-    moments = clock.run("calibrate", lambda: _calibrate(captured, notes)) if options.few_bits else {}
-    constants = Constants(captured.weights, moments)
-    draft = make_draft(captured, constants, options, clock)
+    found: Found | None = None
+    draft: Draft | None = None
+    constants = Constants(captured.weights)
+    if request is None:
+        moments = clock.run("calibrate", lambda: _calibrate(captured, notes)) if options.few_bits else {}
+        constants = Constants(captured.weights, moments)
+        draft = make_draft(captured, constants, options, clock)
     clock.beside("sources")
     with SourceHashes(captured.source.files) as hashes:
-        written = write_draft(root, draft, captured, constants, options.levels, clock)
+        if draft is None:
+            assert request is not None
+            found = find_plan(captured, options, request, root, clock)
+            draft, written = found.attempt.draft, take_over(found, root, options, clock)
+        else:
+            written = write_draft(root, draft, captured, constants, options.levels, clock)
         digests = hashes.result()
         clock.add("sources", hashes.seconds)
     plan = _with_sources(written.plan, digests)
@@ -113,6 +167,8 @@ def _compile(captured: Captured, root: Path, options: Options, clock: Clock) -> 
         digest = clock.run("manifest", lambda: write_manifest(root, plan, known=written.known))
     report = _report(root, plan, digest, draft, written, clock)
     report.warnings += tuple(notes)
+    if found is not None and request is not None:
+        report.promise = summarize_promise(found, request)
     return report
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mixplan.passes.precision.schemes import parse_scheme
 from mixplan.runtime.plan import Decision
+
+if TYPE_CHECKING:
+    from mixplan.compiler.search.summary import PromiseSummary
 
 __all__ = ["CompileReport", "RegionSummary", "SchemeSummary", "summarize_schemes"]
 
@@ -61,6 +64,7 @@ class CompileReport:
     seconds: dict[str, float] = field(default_factory=dict)
     parallel: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    promise: PromiseSummary | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as JSON can hold it."""
@@ -84,7 +88,8 @@ class CompileReport:
         for region in self.regions:
             kernels = " ".join(f"{level} ({size // 1024} kB)" for level, size in region.kernels.items())
             placement.add_row(region.name, region.device, str(region.nodes), kernels, region.reason)
-        return [facts, schemes, placement, *self._warnings()]
+        promise = [] if self.promise is None else self.promise.render(table)
+        return [facts, *promise, schemes, placement, *self._warnings()]
 
     def _stage(self, stage: str) -> str:
         return f"{stage} {self.seconds[stage]:.1f} s{' (in parallel)' if stage in self.parallel else ''}"

@@ -6,6 +6,7 @@
     │   ├── UnsupportedError     an architecture, op, format or device that mixplan cannot lower or run
     │   ├── OptionError          a flag, scheme, override or pass that is wrong or matches nothing
     │   ├── OutputError          the output exists, cannot be written, or the disk is full
+    │   ├── PromiseError         no plan keeps the promise that was asked for; says by how much, and what would be needed
     │   ├── PlanError            a plan that is malformed, tampered with, or of another schema version
     │   ├── RequestError         a step or generate call with wrong tokens, positions or sampling settings
     │   ├── CapacityError        out of KV pages, sequences or step tokens
@@ -30,6 +31,7 @@ __all__ = [
     "OutputError",
     "PassError",
     "PlanError",
+    "PromiseError",
     "RequestError",
     "UnsupportedError",
     "UserError",
@@ -67,6 +69,10 @@ class OptionError(UserError):
 
 class OutputError(UserError):
     """The output cannot be written."""
+
+
+class PromiseError(UserError):
+    """A promise (bits, size, quality, latency) that no plan of the candidates keeps."""
 
 
 class PlanError(UserError):

@@ -12,11 +12,26 @@ from mixplan.runtime.terminal import emit_json, plain_table, show
 
 __all__ = ["compile_command"]
 
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
 
 @click.command(name="compile")
 @click.argument("model")
 @click.option("-o", "--output", required=True, metavar="OUT.plan", help="The plan's directory, made anew.")
-@click.option("--scheme", default="W4A8", show_default=True, help="FP32, BF16 or W{8,6,5,4,3,2}A{16,8}, for the whole model.")
+@click.option("--scheme", help="FP32, BF16 or W{8,6,5,4,3,2}A{16,8}, for the whole model. Default: W4A8, if nothing is promised.")
+@click.option("--text", type=_FILE, help="With a promise: the text to calibrate and to measure on, in UTF-8.")
+@click.option("--eval-text", type=_FILE, help="With a promise: measure on this text. Default: the second half of --text.")
+@click.option("--bits", metavar="N", help="Promise: effective bits per weight, over all tensors, such as 4.5.")
+@click.option("--max-size", metavar="SIZE", help="Promise: size of the plan, such as 90MB.")
+@click.option("--max-loss", metavar="SHARE", help="Promise: loss of perplexity against the original, such as 1%.")
+@click.option("--max-kld", metavar="NATS", help="Promise: mean KL divergence from the original, such as 0.02.")
+@click.option("--max-latency", metavar="TIME", help="Promise: time of a decode step on this machine, such as 5ms.")
+@click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Of --max-latency: sequences in the step.")
+@click.option("--context", type=click.IntRange(1), default=512, show_default=True, help="Of --max-latency: tokens that they hold.")
+@click.option("--candidates", metavar="SCHEMES", help="What a promise may choose from, by comma, such as W4A16:g32,asym,W8A16.")
+@click.option("--sensitivity", type=click.Choice(["fisher", "hessian", "kld"]), help="With a promise: how losses are predicted.")
+@click.option("--pin", "pins", multiple=True, metavar="LAYER=SCHEME", help="With a promise: these layers get this, whatever it costs.")
+@click.option("--exclude", "excludes", multiple=True, metavar="LAYER", help="With a promise: these layers stay in BF16; re: for a pattern.")
 @click.option(
     "--group-size",
     type=int,
@@ -55,10 +70,16 @@ def compile_command(model: str, output: str, targets: str, isa: str, as_json: bo
     mixplan compile ./SmolLM2-135M-Instruct -o smol.plan
     mixplan compile model.gguf -o model.plan --scheme W4A16 --group-size 64 --override lm_head=W8A16
     mixplan compile ./llama -o llama.plan --override 're:.*\\.down_proj=W8A8' --dump-passes passes/
+    mixplan compile ./llama -o llama.plan --text wiki.txt --bits 4.5
+    mixplan compile ./llama -o llama.plan --text wiki.txt --max-loss 1% --pin lm_head=W8A16
+    mixplan compile ./llama -o llama.plan --text wiki.txt --max-latency 5ms --batch 1 --context 1024
     """
     from mixplan.compiler.pipeline import compile as compile_plan
+    from mixplan.compiler.search.candidates import split_candidates
     from mixplan.runtime.progress import terminal_progress
 
+    if options["candidates"] is not None:
+        options["candidates"] = split_candidates(options["candidates"])
     options["symmetric"] = not options.pop("asymmetric")
     if options["passes"]:
         sys.path.append(str(Path.cwd()))  # a user's own pass may lie in the current folder, as with `python -m`

@@ -1,0 +1,1 @@
+"""The search for the plan that keeps a promise: groups, candidates, costs, the integer program, and the loop that builds and measures."""

@@ -1,0 +1,109 @@
+"""What a scheme costs a group: bits, bytes, and seconds of a step.
+
+Bits and bytes are exact: what the plan will count and store. Seconds are those of the group's own nodes on a roofline of fixed rates, so
+that a plan is the same wherever it is compiled; or measured on this machine's own kernels, where a latency is promised (see rates.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from mixplan.compiler.draft import Draft
+from mixplan.compiler.search.groups import LayerGroup
+from mixplan.compiler.search.solver import Axis, Option, Problem
+from mixplan.passes.precision.schemes import Scheme, parse_scheme
+from mixplan.runtime.cost import Cost, Limits, Work, limit_seconds, node_cost
+
+__all__ = ["NOMINAL", "PROBE", "Kind", "Rates", "StepCosts", "group_kind", "make_problem"]
+
+PROBE = parse_scheme("W8A8")
+"""The scheme of the draft that groups and costs are read off."""
+
+_BANDWIDTH = 20e9
+NOMINAL = Limits(lambda size: _BANDWIDTH, int8=1e12, bf16=4e11, f32=2e11)
+"""The machine that seconds are predicted for where none is measured: 20 GB/s and 1 TOPS, about two cores of a server."""
+
+Kind: TypeAlias = tuple[tuple[str, ...], tuple[tuple[int, int, int], ...]]
+"""Ops and weight shapes of a group: groups of one kind take equally long in one scheme."""
+
+
+def group_kind(group: LayerGroup) -> Kind:
+    """The group's kind. Ops are named without the form that int8 activations give them."""
+    ops = sorted({op.removesuffix("_q") for op in group.ops})
+    return tuple(ops), tuple((weight.rows, weight.columns, weight.copies) for weight in group.weights)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Measured on this machine. seconds: of a group by kind and scheme. speed: bytes of weight a second, by scheme. rest: seconds of what
+    is in no group."""
+
+    seconds: Mapping[tuple[Kind, str], float] = field(default_factory=dict)
+    speed: Mapping[str, float] = field(default_factory=dict)
+    rest: float = 0.0
+
+
+class StepCosts:
+    """Predicts seconds of a step of shape `work`. `draft` has the scheme PROBE everywhere."""
+
+    def __init__(self, draft: Draft, work: Work, rates: Rates | None = None) -> None:
+        self._plan = draft.plan
+        self._work = work
+        self._rates = rates
+
+    def seconds(self, group: LayerGroup, scheme: Scheme) -> float:
+        """Of the group's nodes under a scheme."""
+        cost = self._cost(group)
+        moved = round(cost.weight_bytes * group.nbytes(scheme.weight) / max(group.nbytes(PROBE.weight), 1))
+        if self._rates is not None:
+            known = self._rates.seconds.get((group_kind(group), str(scheme)))
+            return known if known is not None else moved / self._rates.speed[str(scheme)]
+        products = cost.int8_ops
+        if scheme.activation == "i8":
+            return limit_seconds(Cost(moved, int8_ops=products, f32_ops=cost.f32_ops), NOMINAL)
+        if scheme.activation == "bf16":
+            return limit_seconds(Cost(moved, bf16_ops=products, f32_ops=cost.f32_ops), NOMINAL)
+        return limit_seconds(Cost(moved, f32_ops=products + cost.f32_ops), NOMINAL)
+
+    def rest(self, groups: Sequence[LayerGroup]) -> float:
+        """Of all nodes that are in no group."""
+        if self._rates is not None:
+            return self._rates.rest
+        mine = {node for group in groups for node in group.nodes}
+        nodes = (node for number, node in enumerate(self._plan.nodes) if number not in mine)
+        return limit_seconds(sum((node_cost(self._plan, node, self._work) for node in nodes), Cost()), NOMINAL)
+
+    def _cost(self, group: LayerGroup) -> Cost:
+        return sum((node_cost(self._plan, self._plan.nodes[node], self._work) for node in group.nodes), Cost())
+
+
+def make_problem(
+    groups: Sequence[LayerGroup],
+    options: Sequence[Sequence[Scheme]],
+    loss: Mapping[tuple[str, str], float],
+    draft: Draft,
+    costs: StepCosts,
+    extra_bytes: int = 0,
+) -> Problem:
+    """All options with their costs. loss: by (group's name, scheme). extra_bytes: what the plan's directory holds besides weights."""
+    table = tuple(
+        tuple(
+            Option(
+                scheme,
+                loss[group.name, str(scheme)],
+                float(group.bits(scheme.weight)),
+                float(group.nbytes(scheme.weight)),
+                costs.seconds(group, scheme),
+            )
+            for scheme in schemes
+        )
+        for group, schemes in zip(groups, options, strict=True)
+    )
+    fixed: dict[Axis, float] = {
+        "bits": draft.bits.stored - sum(group.bits(PROBE.weight) for group in groups),
+        "size": draft.layout.nbytes - sum(group.nbytes(PROBE.weight) for group in groups) + extra_bytes,
+        "seconds": costs.rest(groups),
+    }
+    return Problem(table, draft.bits.parameters, fixed)
