@@ -49,7 +49,9 @@ class ShardWriter:
 
     def _write(self) -> None:
         if self._waiting:
-            save_file(self._waiting, self._part(len(self._files)), metadata={"format": "pt"})
+            part = self._part(len(self._files))
+            save_file(self._waiting, part, metadata={"format": "pt"})
+            part.chmod(0o644)  # safetensors makes it for its owner alone
             self._files.append(list(self._waiting))
             self._waiting, self._filled = {}, 0
 
