@@ -256,7 +256,7 @@ CHANGES: list[tuple[str, Callable[[Any], tuple[Any, Any]], Any, str]] = [
     ("truth as a number", at("nodes", "o", "attrs", "rows"), True, "must be int"),
     ("missing attribute", at("nodes", "o", "attrs"), {}, "needs the attribute"),
     ("huge attribute", at("nodes", "o", "attrs", "rows"), 1 << 70, "beyond 64 bits"),
-    ("unknown format", at("nodes", "o", "attrs", "format"), "i2", "'i2' is not known"),
+    ("unknown format", at("nodes", "o", "attrs", "format"), "i7", "'i7' is not known"),
     ("infinite scale spelled wrong", at("nodes", "attention", "attrs", "scale"), "infinity", "must be float"),
     ("output beyond the values", at("outputs"), [9999], "output is value 9999"),
     ("output that is an input", at("outputs"), [0], "output is value 0"),

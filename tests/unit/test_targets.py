@@ -145,6 +145,7 @@ def test_amx_needs_the_systems_leave(monkeypatch: pytest.MonkeyPatch) -> None:
     level = next(level for level in cpu_info.ISA_LEVELS if level.name == "x86-64-v4-amx")
     monkeypatch.setattr(cpu_info, "cpu_flags", lambda: level.needs)
     monkeypatch.setattr(cpu_info.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(cpu_info, "_vendor", lambda: "AuthenticAMD")
     monkeypatch.setattr(cpu_info, "amx_refusal", lambda: "no")
     cpu_info.runnable_levels.cache_clear()
     try:
