@@ -10,8 +10,8 @@ import numpy as np
 
 from mixplan.compiler.search.promise import Promise
 from mixplan.runtime import load
-from mixplan.runtime.decode import finite_best
 from mixplan.runtime.errors import OptionError
+from mixplan.runtime.logit_rows import finite_best
 from mixplan.runtime.plan import Model
 
 __all__ = ["check_work", "decode_seconds"]
