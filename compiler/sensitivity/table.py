@@ -99,7 +99,7 @@ def _gradients(
 ) -> GradientStatistics:
     try:
         return gradient_statistics(captured, windows, seed=seed, progress=progress)
-    except (RuntimeError, NotImplementedError) as error:
+    except (RuntimeError, NotImplementedError) as error:  # what autograd raises for operators without gradients
         raise UnsupportedError(
             f"Gradients of this model could not be computed: {error}", hint="Use sensitivity 'hessian', which needs none."
         ) from error

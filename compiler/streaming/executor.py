@@ -134,7 +134,7 @@ class _Run:
             args, kwargs, value = self._call(node, known, step)
         except (MixplanError, MemoryError):
             raise
-        except Exception as error:
+        except Exception as error:  # any operator of a model may raise anything; the node is named
             raise InternalError(f"Node {node.name} ({node.target}) could not be run by torch: {error}") from error
         seconds = self.report.seconds
         seconds[node.name] = seconds.get(node.name, 0.0) + perf_counter() - started
