@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from mixplan.compiler.calibration.statistics import InputStatistics
+from mixplan.compiler.quantizers import native
 from mixplan.compiler.quantizers.gptq import compensated
 from mixplan.compiler.scales import columns_weights, encode, search
 from mixplan.runtime.errors import CheckpointError
@@ -43,10 +44,14 @@ def quantize_rows(
     low, high = torch.aminmax(grouped, dim=-1)
     if not bool(torch.isfinite(low).all() and torch.isfinite(high).all()):
         raise not_finite(name)
-    if compensate and inputs is not None and inputs.blocks:
-        codes, scale, zero = compensated(fmt, grouped, inputs.factors(), inputs.moments)
+    factors = inputs.factors() if compensate and inputs is not None else []
+    weights = None if inputs is None else columns_weights(inputs.moments, group)
+    if native.available():
+        codes, scale, zero = native.quantize(fmt, rows, group, weights, factors)
+    elif factors and inputs is not None:
+        codes, scale, zero = compensated(fmt, grouped, factors, inputs.moments)
     else:
-        scale, zero = search(fmt, grouped, None if inputs is None else columns_weights(inputs.moments, group))
+        scale, zero = search(fmt, grouped, weights)
         codes = encode(fmt, grouped, scale, zero)
     if not bool(torch.isfinite(scale).all() and torch.isfinite(zero).all()):
         raise CheckpointError(

@@ -26,7 +26,7 @@ from mixplan.runtime.dtypes import DType
 from mixplan.runtime.formats import WeightFormat, round_up
 from mixplan.runtime.two_level import MOST, row_scales
 
-__all__ = ["columns_weights", "decode", "encode", "row_scales_of", "search", "values"]
+__all__ = ["columns_weights", "decode", "encode", "is_plain", "row_scales_of", "search", "values"]
 
 _DIVISORS = (8.0, 7.0, 7.5, 8.5, 9.0)
 _SHRINKS = (1.0, 0.95, 0.9, 0.85)
@@ -64,7 +64,7 @@ def search(fmt: WeightFormat, grouped: Tensor, weights: Tensor | None = None, ro
     """
     if finer and fmt.bits == 8 and fmt.symmetric:
         return _finer(fmt, grouped, weights, rows)
-    if _plain(fmt):
+    if is_plain(fmt):
         known = weights if fmt.bits == 4 else None
         return _best(fmt, grouped, list(_plain_candidates(fmt, grouped, known is not None)), known)[0]
     best, error = _best(fmt, grouped, _candidates(fmt, grouped), weights)
@@ -75,7 +75,7 @@ def search(fmt: WeightFormat, grouped: Tensor, weights: Tensor | None = None, ro
     return _best(fmt, grouped, [_refined(fmt, grouped, best, weights)], weights, (best, error))[0]
 
 
-def _plain(fmt: WeightFormat) -> bool:
+def is_plain(fmt: WeightFormat) -> bool:
     """The formats whose scales are tried as they always were, so that the plans made of them stay the same."""
     return fmt.bits in (8, 4) and not (
         fmt.nonuniform or fmt.two_level or fmt.has_minimum or (fmt.group_size and fmt.scale_dtype is DType.f32)

@@ -68,12 +68,15 @@ class Compiler:
             )
         return (*_COMMON, *flags.native)
 
-    def compile(self, source: str, level: str) -> bytes:
-        """A shared library's bytes. InternalError with the compiler's words where our source does not compile."""
+    def compile(self, source: str, level: str, more: Sequence[str] = ()) -> bytes:
+        """A shared library's bytes. more: flags beside the level's.
+
+        InternalError with the compiler's words where our source does not compile.
+        """
         with tempfile.TemporaryDirectory(prefix="mixplan-") as name:
             folder = Path(name)
             (folder / "region.cpp").write_text(source, encoding="utf-8")
-            command = [*self.command, *self.flags(level), "-o", "region.so", "region.cpp", *_LIBRARIES]
+            command = [*self.command, *self.flags(level), *more, "-o", "region.so", "region.cpp", *_LIBRARIES]
             try:
                 done = subprocess.run(
                     command,
