@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from mixplan.compiler.calibration.statistics import InputStatistics
 
 if TYPE_CHECKING:
+    from mixplan.compiler.stored import StoredRows
     from mixplan.compiler.weights.base import WeightSource
 
 __all__ = ["Call", "Constants", "Expr", "Literal", "Parameter", "leaves", "parameters"]
@@ -122,8 +123,15 @@ _ELEMENTWISE = frozenset({
 class Constants:
     """Evaluates constant expressions against a checkpoint."""
 
-    def __init__(self, source: WeightSource | None, inputs: Mapping[str, torch.Tensor | InputStatistics] | None = None) -> None:
-        """inputs: what is known of the inputs of weights, by their layers' or their own names: moments f32 [K], or all statistics."""
+    def __init__(
+        self,
+        source: WeightSource | None,
+        inputs: Mapping[str, torch.Tensor | InputStatistics] | None = None,
+        stored: StoredRows | None = None,
+    ) -> None:
+        """inputs: what is known of the inputs of weights, by their layers' or their own names: moments f32 [K], or all statistics.
+        stored: the codes of the checkpoint's file, for weights that keep them."""
+        self.stored = stored
         self._source = source
         self._inputs = {
             name.removesuffix(".weight"): InputStatistics(known) if isinstance(known, torch.Tensor) else known

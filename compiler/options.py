@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from mixplan.passes.base import PassOptions
 from mixplan.passes.manager import PassManager
 from mixplan.passes.pipeline import pass_manager
 from mixplan.passes.precision.overrides import Override, parse_override
-from mixplan.passes.precision.schemes import Scheme, default_group, parse_scheme
+from mixplan.passes.precision.schemes import SOURCE, Scheme, default_group, parse_scheme, parse_source
 from mixplan.runtime.dtypes import DType
 from mixplan.runtime.errors import OptionError
 from mixplan.runtime.formats import GROUP_SIZES
@@ -23,7 +24,10 @@ _KV_DTYPES = {"f32": DType.f32, "f16": DType.f16}
 
 @dataclass(frozen=True)
 class Options:
-    """The caller's options. `texts` are for the plan's provenance; `label` ends the plan's name."""
+    """The caller's options. `texts` are for the plan's provenance; `label` ends the plan's name.
+
+    source: where layers keep the formats of the checkpoint's file, how their inputs are rounded; `scheme` is then that of what has none.
+    """
 
     scheme: Scheme
     manager: PassManager
@@ -37,6 +41,7 @@ class Options:
     shard_bytes: int
     texts: dict[str, str]
     label: str
+    source: Literal["f32", "i8"] | None = None
 
     @property
     def few_bits(self) -> bool:
@@ -48,6 +53,11 @@ class Options:
         """For a plan that is searched for: its name's end, and what the provenance says in place of a scheme."""
         texts = {**{key: text for key, text in self.texts.items() if key not in ("scheme", "overrides")}, **facts}
         return replace(self, label=label, texts=texts)
+
+    def with_stored(self, stored: Mapping[str, tuple[Scheme, str]]) -> Options:
+        """The same, with the layers that keep what the checkpoint has."""
+        pass_options = replace(self.pass_options, stored=stored)
+        return replace(self, pass_options=pass_options, manager=pass_manager(pass_options))
 
     def with_overrides(self, overrides: Sequence[Override]) -> Options:
         """The same, with other overrides."""
@@ -75,7 +85,10 @@ def parse_options(
     def group_of(text: str) -> int | None:
         return default_group(text, group_size)
 
-    parsed = parse_scheme(scheme, group_size=group_of(scheme), asymmetric=not symmetric)
+    source = parse_source(scheme)
+    named = scheme if source is None else "FP32"
+    parsed = parse_scheme(named, group_size=group_of(named), asymmetric=not symmetric)
+    label = str(parsed) if source is None else SOURCE if source == "f32" else f"{SOURCE}:A8"
     rules = tuple(parse_override(text, group_size=group_of(text.rpartition("=")[2]), asymmetric=not symmetric) for text in overrides)
     if not targets:
         raise OptionError("targets is empty; give at least one, such as 'cpu'.")
@@ -88,9 +101,9 @@ def parse_options(
         raise OptionError(f"max_step_tokens is {max_step_tokens}; allowed are 1 to 8192.")
     if kv_dtype is not None and kv_dtype not in _KV_DTYPES:
         raise OptionError(f"kv_dtype is {kv_dtype!r}; allowed are {', '.join(_KV_DTYPES)}.")
-    cache = kv_dtype or ("f32" if parsed.name == "FP32" else "f16")
+    cache = kv_dtype or ("f32" if label == "FP32" else "f16")
     texts = {
-        "scheme": str(parsed),
+        "scheme": label,
         "overrides": " ".join(rule.text for rule in rules),
         "passes": " ".join(passes),
         "targets": " ".join(targets),
@@ -110,5 +123,6 @@ def parse_options(
         seed=seed,
         shard_bytes=shard_bytes,
         texts=texts,
-        label=str(parsed),
+        label=label,
+        source=source,
     )

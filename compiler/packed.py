@@ -16,7 +16,7 @@ from mixplan.compiler.lowering.operands import PackedWeight
 from mixplan.compiler.quantize import pack_rows
 from mixplan.runtime.dtypes import DType
 from mixplan.runtime.formats import LANES
-from mixplan.runtime.packing import Packed, interleave_gated
+from mixplan.runtime.packing import Packed, interleave_gated, pack
 
 __all__ = ["Chunk", "chunks", "dense_array", "pack_chunk", "packed_arrays"]
 
@@ -46,11 +46,18 @@ def chunks(weight: PackedWeight) -> Iterator[Chunk]:
 def pack_chunk(constants: Constants, chunk: Chunk) -> Packed:
     """The chunk's bytes by role."""
     weight = chunk.weight
-    packed = [
-        pack_rows(weight.format, _rows(constants, chunk, piece), expr_name(piece, "weight"), constants.inputs(piece))
-        for piece in weight.pieces
-    ]
+    packed = [_pack_piece(constants, chunk, piece) for piece in weight.pieces]
     return interleave_gated(*packed) if weight.layout == "gated" else packed[0]
+
+
+def _pack_piece(constants: Constants, chunk: Chunk, piece: Expr) -> Packed:
+    fmt, name = chunk.weight.format, expr_name(piece, "weight")
+    if chunk.weight.stored and constants.stored is not None and fmt.quantized:
+        first = chunk.expert * chunk.weight.rows
+        taken = constants.stored.read(piece, fmt, first + chunk.start, first + chunk.stop, name)
+        if taken is not None:
+            return pack(fmt, taken)
+    return pack_rows(fmt, _rows(constants, chunk, piece), name, constants.inputs(piece))
 
 
 def _rows(constants: Constants, chunk: Chunk, piece: Expr) -> torch.Tensor:

@@ -22,6 +22,7 @@ from mixplan.compiler.search.request import Request, parse_request
 from mixplan.compiler.search.run import Found, find_plan, take_over
 from mixplan.compiler.search.summary import summarize_promise
 from mixplan.compiler.search.text import TextSource
+from mixplan.compiler.source_scheme import source_schemes
 from mixplan.compiler.sources import SourceHashes
 from mixplan.compiler.tuning import collector_paused
 from mixplan.runtime.errors import MixplanError, OutputError
@@ -71,7 +72,8 @@ def compile(  # noqa: A001 - the package's verb
 ) -> CompileReport:
     """Compile a checkpoint (a Hugging Face directory, a GGUF file, an nn.Module in memory) into the plan directory `output`.
 
-    scheme: FP32, BF16 or W{8,6,5,4,3,2}A{16,8}, with suffixes if wanted (W8A8:g64,asym, W3A16:nl,s8). group_size and symmetric are for
+    scheme: FP32, BF16 or W{8,6,5,4,3,2}A{16,8}, with suffixes if wanted (W8A8:g64,asym, W3A16:nl,s8); or source (source:A8): each layer
+    as the GGUF file stores it. group_size and symmetric are for
     schemes that do not say; 8-bit weights are per channel unless a suffix gives them groups. overrides: "LAYER=SCHEME" or
     "re:PATTERN=SCHEME"; an exact name beats a pattern, the last one given wins. passes: "module:function@after=NAME". targets: in order
     of preference; what none of them runs goes to the reference device. isa: levels to build, all by default. kv_dtype: "f32" or "f16";
@@ -148,9 +150,11 @@ def _compile(captured: Captured, root: Path, options: Options, request: Request 
     found: Found | None = None
     draft: Draft | None = None
     constants = Constants(captured.weights)
+    kept = source_schemes(captured, options.source) if options.source is not None else None
     if request is None:
         moments = clock.run("calibrate", lambda: _calibrate(captured, notes)) if options.few_bits else {}
-        constants = Constants(captured.weights, moments)
+        constants = Constants(captured.weights, moments, None if kept is None else kept.rows)
+        options = options if kept is None else options.with_stored(kept.schemes)
         draft = make_draft(captured, constants, options, clock)
     clock.beside("sources")
     with SourceHashes(captured.source.files) as hashes:
@@ -166,7 +170,7 @@ def _compile(captured: Captured, root: Path, options: Options, request: Request 
     with reporting_disk_errors(root):
         digest = clock.run("manifest", lambda: write_manifest(root, plan, known=written.known))
     report = _report(root, plan, digest, draft, written, clock)
-    report.warnings += tuple(notes)
+    report.warnings += (*notes, *(() if kept is None else kept.notes()))
     if found is not None and request is not None:
         report.promise = summarize_promise(found, request)
     return report

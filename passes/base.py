@@ -52,13 +52,17 @@ class Placement:
 
 @dataclass(frozen=True)
 class PassOptions:
-    """What the caller asks for. `target` is the preferred device's name, `fallback` the one for nodes that it does not support."""
+    """What the caller asks for. `target` is the preferred device's name, `fallback` the one for nodes that it does not support.
+
+    stored: for layers that keep what the checkpoint has, by name, their schemes and what the checkpoint calls it.
+    """
 
     scheme: Scheme = field(default_factory=lambda: parse_scheme("FP32"))
     overrides: tuple[Override, ...] = ()
     target: str = "cpu"
     fallback: str = "reference"
     user_passes: tuple[str, ...] = ()
+    stored: Mapping[str, tuple[Scheme, str]] = field(default_factory=dict)
 
 
 @dataclass

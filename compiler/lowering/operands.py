@@ -42,6 +42,7 @@ class PackedWeight:
     """A weight to be packed: its [rows, columns] matrices, one after another, each padded to whole blocks.
 
     layout "linear": one matrix; "gated": gate and up, whose blocks alternate; "grouped": one expression [experts, rows, columns].
+    stored: its codes are those of the checkpoint's file.
     """
 
     layout: str
@@ -50,13 +51,14 @@ class PackedWeight:
     rows: int
     columns: int
     experts: int = 1
+    stored: bool = False
 
     @property
     def key(self) -> str:
         """Equal keys have equal bytes."""
         fmt = self.format
         names = "+".join(p.key for p in self.pieces)
-        return f"{self.layout}|{names}|{fmt.name}|{fmt.group_size}|{fmt.symmetric}|{fmt.scale_dtype}|{fmt.zero_dtype}"
+        return f"{self.layout}|{names}|{fmt.name}|{fmt.group_size}|{fmt.symmetric}|{fmt.scale_dtype}|{fmt.zero_dtype}|{self.stored}"
 
     @property
     def copies(self) -> int:

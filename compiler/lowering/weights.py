@@ -10,7 +10,7 @@ import torch
 from mixplan.compiler.constants import Call, Expr
 from mixplan.compiler.lowering.context import CannotLower, Context, expr_name
 from mixplan.compiler.lowering.operands import Operand, PackedWeight, Ref
-from mixplan.passes.decision import decision_of
+from mixplan.passes.decision import decision_of, takes_over
 from mixplan.passes.precision.schemes import Scheme
 from mixplan.runtime.dtypes import DType
 from mixplan.runtime.formats import F32, ceil_div
@@ -39,7 +39,7 @@ def _pack(
 ) -> tuple[list[Ref | None], dict[str, Attr]]:
     """The weight's refs (weight, scales, zeros) and the attributes that describe them."""
     fmt = scheme_of(c).weight
-    weight = PackedWeight(layout, tuple(pieces), fmt, rows, columns, experts)
+    weight = PackedWeight(layout, tuple(pieces), fmt, rows, columns, experts, takes_over(decision_of(c.fx)))
     roles = c.build.packed(weight, expr_name(pieces[0], c.build.name))
     attrs: dict[str, Attr] = {"format": fmt.name, "rows": rows, "columns": columns, "group_size": fmt.group_size}
     return [roles["weight"], roles.get("scales"), roles.get("zeros")], attrs

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["WeightSource"]
+from mixplan.compiler.weights.gguf_blocks import Blocks
+
+__all__ = ["BlockSource", "Places", "WeightSource"]
 
 
 class WeightSource(Protocol):
@@ -33,3 +36,25 @@ class WeightSource(Protocol):
 
     def close(self) -> None:
         """Close the files."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Which line of the file each line of a tensor is. ids: the tensor's shape, but for size 1 along `axis`, the axis that lines lie on."""
+
+    ids: NDArray[np.int64]
+    axis: int
+
+
+@runtime_checkable
+class BlockSource(Protocol):
+    """What a weight source offers as well, where the file holds quantized blocks that a plan can take over."""
+
+    def types(self, name: str) -> tuple[str, ...]:
+        """The GGUF types of the stored tensors that make a parameter."""
+
+    def places(self, name: str) -> Places | None:
+        """Where its lines are among those of these tensors, counted one tensor after the other; None where numbers are changed."""
+
+    def blocks(self, name: str, ids: NDArray[np.int64]) -> list[tuple[NDArray[np.int64], Blocks | None]]:
+        """The blocks of lines [n], as (which of the n, blocks) for each stored tensor. None for a type that has none (gguf_blocks.py)."""

@@ -10,13 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mixplan.compiler.weights.base import Places
 from mixplan.compiler.weights.check import check_finite
+from mixplan.compiler.weights.gguf_blocks import BLOCK_TYPES, Blocks, split_blocks
 from mixplan.compiler.weights.gguf_file import GgufFile, GgufTensor
 from mixplan.runtime.errors import CheckpointError, UnsupportedError
 
@@ -87,6 +90,51 @@ class GgufWeights:
             return self._finish(name, values, whole=False)
         return np.ascontiguousarray(self.read(name)[start:stop])
 
+    def types(self, name: str) -> tuple[str, ...]:
+        """The types of the file's tensors that make a parameter."""
+        return tuple(tensor.type_name for tensor in self._stored[name].sources)
+
+    def places(self, name: str) -> Places | None:
+        """Where the parameter's lines are among those of its tensors; None where more is done to them than reordering."""
+        sources, shape = self._stored[name].sources, self._shapes[name]
+        if len({tensor.shape[-1] for tensor in sources}) != 1:
+            return None
+        starts = _starts(sources)
+        numbers = {
+            tensor.name: np.arange(start, stop, dtype=np.float64).reshape(*tensor.shape[:-1], 1)
+            for tensor, start, stop in zip(sources, starts, starts[1:], strict=False)
+        }
+        try:
+            with np.errstate(all="ignore"):
+                made = self._made(name, sources, lambda tensor: numbers[tensor.name])
+        except (ValueError, TypeError, IndexError, RuntimeError):
+            return None
+        if not np.array_equal(np.sort(made, axis=None), np.arange(starts[-1])):
+            return None
+        width = sources[0].shape[-1]
+        turned = made.shape != (*shape[:-1], 1)
+        if turned and (len(shape) != 2 or made.shape != (1, shape[1])):
+            return None
+        axis = 0 if turned else len(shape) - 1
+        return Places(made.astype(np.int64), axis) if shape[axis] == width else None
+
+    def blocks(self, name: str, ids: NDArray[np.int64]) -> list[tuple[NDArray[np.int64], Blocks | None]]:
+        """The blocks of lines `ids` [n]; for each tensor of the file which of the n it has, and they themselves."""
+        sources = self._stored[name].sources
+        starts = _starts(sources)
+        found: list[tuple[NDArray[np.int64], Blocks | None]] = []
+        for tensor, start, stop in zip(sources, starts, starts[1:], strict=False):
+            which = np.flatnonzero((ids >= start) & (ids < stop))
+            if not which.size:
+                continue
+            if tensor.type_name not in BLOCK_TYPES:
+                found.append((which, None))
+                continue
+            lines = ids[which] - start
+            low, high = int(lines.min()), int(lines.max()) + 1
+            found.append((which, split_blocks(tensor.type_name, self._file.read_lines(tensor, low, high)[lines - low])))
+        return found
+
     def close(self) -> None:
         """Close the file."""
         self._file.close()
@@ -95,14 +143,18 @@ class GgufWeights:
 
     def _process(self, name: str, stored: _Stored, read: Callable[[GgufTensor], NDArray[np.float32]]) -> NDArray[np.float32]:
         """Run transformers' processor on the parameter's tensors; experts' gate and up fill one array between them."""
+        array: NDArray[np.float32] = np.ascontiguousarray(self._made(name, stored.sources, read), dtype=np.float32)
+        return array
+
+    def _made(self, name: str, sources: tuple[GgufTensor, ...], read: Callable[[GgufTensor], NDArray[Any]]) -> NDArray[Any]:
         parsed: dict[str, dict[str, Any]] = {"tensors": {}}
         values: Any = None
-        for tensor in stored.sources:
+        for tensor in sources:
             made = self._processor.process(weights=read(tensor), name=tensor.name, tensor_key_mapping=self._map, parsed_parameters=parsed)
             values = made.weights
         if name in parsed["tensors"]:
             values = parsed["tensors"][name].numpy()
-        array: NDArray[np.float32] = np.ascontiguousarray(values, dtype=np.float32)
+        array: NDArray[Any] = values
         return array
 
     def _finish(self, name: str, values: NDArray[np.float32], *, whole: bool = True) -> NDArray[np.float32]:
@@ -177,6 +229,11 @@ class GgufWeights:
                 hint="The file is incomplete, or of an architecture variant that transformers does not read from GGUF: "
                 "compile the model's Hugging Face directory instead.",
             )
+
+
+def _starts(sources: tuple[GgufTensor, ...]) -> list[int]:
+    """The number of each tensor's first line, and of all lines."""
+    return [0, *accumulate(prod(tensor.shape[:-1]) for tensor in sources)]
 
 
 class _Flat:

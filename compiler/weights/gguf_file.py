@@ -164,6 +164,11 @@ class GgufFile:
         shape = (stop - start, *tensor.shape[1:])
         return np.ascontiguousarray(values, dtype=np.float32).reshape(shape)
 
+    def read_lines(self, tensor: GgufTensor, start: int, stop: int) -> NDArray[np.uint8]:
+        """Lines [start, stop) along the last axis as they are stored, u8 [stop - start, bytes of a line]."""
+        line = tensor.nbytes // prod(tensor.shape[:-1])
+        return self._pread(tensor, start * line, (stop - start) * line).reshape(stop - start, line)
+
     def _pread(self, tensor: GgufTensor, offset: int, count: int) -> NDArray[np.uint8]:
         buffer = np.empty(count, dtype=np.uint8)
         view = buffer.data

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from torch import fx
 
+from mixplan.passes.decision import takes_over
 from mixplan.passes.fusion.linear_parts import LinearParts, make_linear, parts_of
 from mixplan.passes.patterns import Miss, aten, commuted, scalar_of
 from mixplan.passes.rewriting import Rewriter
@@ -45,6 +46,8 @@ class Scale(Rule[Found]):
             return Miss(f"{match.linear} adds a residual, which would be scaled as well")
         if len(match.parts.weight.users) > 1:
             return Miss(f"the weight {match.parts.weight} is read by another layer; scaling it would store it twice")
+        if takes_over(match.parts.decision):
+            return Miss(f"the weight {match.parts.weight} is taken over as the checkpoint has it")
         return None
 
     def rewrite(self, node: fx.Node, match: Found, edit: Rewriter) -> None:

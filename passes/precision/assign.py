@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from torch import fx
 
 from mixplan.passes.base import FunctionPass, PassContext, PassResult
-from mixplan.passes.decision import DECISION, LayerDecision
+from mixplan.passes.decision import DECISION, RULE_SOURCE, LayerDecision
 from mixplan.passes.fx_ops import GROUPED_LINEAR
+from mixplan.passes.precision.covering import covering
 from mixplan.passes.precision.effective_bits import LayerSize
 from mixplan.passes.precision.layers import Layer, layers_of
 from mixplan.passes.precision.overrides import RULE_OVERRIDE, resolve
@@ -30,11 +31,14 @@ def _run(graph: fx.GraphModule, context: PassContext) -> PassResult:
     heads = _heads(graph, layers)
     for layer in layers:
         override = chosen.get(layer.name)
+        stored = _stored(layer, context)
         if not layer.parameter:
             reason = "the module computes this table; the checkpoint does not hold it"
             decision = LayerDecision(layer.name, parse_scheme("FP32"), RULE_COMPUTED, reason)
         elif override is not None:
             decision = LayerDecision(layer.name, override.scheme, override.rule, override.reason or override.text)
+        elif stored is not None:
+            decision = LayerDecision(layer.name, stored[0], RULE_SOURCE, stored[1])
         elif context.options.scheme.weight.bits <= 4 and heads.intersection(layer.nodes):
             decision = LayerDecision(layer.name, _wider(context.options.scheme), RULE_HEAD, HEAD_REASON)
         else:
@@ -45,6 +49,14 @@ def _run(graph: fx.GraphModule, context: PassContext) -> PassResult:
             node.meta[DECISION] = decision
         _note_plain_activations(layer, decision, context)
     return PassResult(graph, bool(layers), len(layers))
+
+
+def _stored(layer: Layer, context: PassContext) -> tuple[Scheme, str] | None:
+    """The scheme that holds what the checkpoint has of the layer, and the checkpoint's name for that."""
+    found = [context.options.stored[name] for name in layer.name.split(" + ") if name in context.options.stored]
+    if not found:
+        return None
+    return covering([scheme for scheme, _ in found]), ", ".join(dict.fromkeys(reason for _, reason in found))
 
 
 def _heads(graph: fx.GraphModule, layers: Sequence[Layer]) -> set[fx.Node]:

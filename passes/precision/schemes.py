@@ -9,7 +9,7 @@ from mixplan.runtime.dtypes import DType
 from mixplan.runtime.errors import OptionError
 from mixplan.runtime.formats import WeightFormat
 
-__all__ = ["SCHEME_NAMES", "Activation", "Scheme", "default_group", "parse_scheme"]
+__all__ = ["SCHEME_NAMES", "SOURCE", "Activation", "Scheme", "default_group", "parse_scheme", "parse_source"]
 
 Activation: TypeAlias = Literal["f32", "bf16", "i8"]
 _DEFAULT_GROUP = 128
@@ -19,6 +19,9 @@ _WIDTHS = (2, 3, 4, 5, 6, 8)
 _TABLE: dict[str, tuple[int, Activation]] = {"FP32": (32, "f32"), "BF16": (16, "bf16")}
 _TABLE |= {f"W{bits}A{act}": (bits, "i8" if act == 8 else "f32") for bits in reversed(_WIDTHS) for act in (16, 8)}
 SCHEME_NAMES = tuple(_TABLE)
+
+SOURCE = "source"
+"""In place of a scheme for the whole model: each layer as the file stores it."""
 
 _SCALES = {"s8": DType.i8, "s16": DType.f16, "s32": DType.f32}
 _SCALE_TEXTS = {dtype: text for text, dtype in _SCALES.items()}
@@ -59,6 +62,18 @@ def default_group(text: str, group_size: int) -> int | None:
     return group_size if name in _TABLE and _TABLE[name][0] < 8 else None
 
 
+def parse_source(text: str) -> Literal["f32", "i8"] | None:
+    """How inputs are rounded under "source" (or "source:A16") and "source:A8"; None for another scheme. OptionError for another suffix."""
+    name, _, suffix = text.strip().lower().partition(":")
+    if name != SOURCE:
+        return None
+    if suffix not in ("", "a16", "a8"):
+        raise OptionError(
+            f"Scheme {text!r}: suffix {suffix!r} is not known; allowed: A16, A8.", hint="Its file says how weights are stored."
+        )
+    return "i8" if suffix == "a8" else "f32"
+
+
 def parse_scheme(text: str, *, group_size: int | None = None, asymmetric: bool | None = None) -> Scheme:
     """Read "W4A16", "w4a8:g64,asym", "W8A8:sym", "W3A16:g32,nl,s8"; the keywords are defaults for what the text leaves open.
 
@@ -69,6 +84,8 @@ def parse_scheme(text: str, *, group_size: int | None = None, asymmetric: bool |
     """
     name, _, suffix = text.strip().partition(":")
     name = name.upper()
+    if name == SOURCE.upper():
+        raise OptionError(f"Scheme {text!r} is for a whole model, and for nothing else.", hint="Give it to compile, as --scheme source.")
     if name not in _TABLE:
         raise OptionError(f"Scheme {text!r} is not known; allowed: {', '.join(SCHEME_NAMES)}.", hint=_SUFFIX_HELP)
     bits, activation = _TABLE[name]
