@@ -137,13 +137,15 @@ class Constants:
             name.removesuffix(".weight"): InputStatistics(known) if isinstance(known, torch.Tensor) else known
             for name, known in (inputs or {}).items()
         }
+        self._scaled: dict[tuple[int, str], InputStatistics] = {}
         self._cache: OrderedDict[str, torch.Tensor] = OrderedDict()
         self._lock = threading.RLock()
 
     def inputs(self, expr: Expr) -> InputStatistics | None:
         """What is known of the input that the weight `expr` [N, K] meets; None where nobody knows.
 
-        Known are weights as the checkpoint holds them, such weights with their axes exchanged, and stacks of weights that read one input.
+        Known are weights as the checkpoint holds them, such weights with their axes exchanged, rows of them, stacks of weights that read
+        one input, and weights whose columns are multiplied with numbers by which their input is divided.
         """
         if isinstance(expr, Parameter):
             return self._inputs.get(expr.name.removesuffix(".weight"))
@@ -152,6 +154,10 @@ class Constants:
         if expr.op in _TRANSPOSES and isinstance(expr.args[0], Parameter) and len(expr.shape) == 2:
             known = self.inputs(expr.args[0])
             return known if known is not None and len(known.moments) == expr.shape[-1] else None
+        if expr.op == "slice" and isinstance(expr.args[0], Expr) and expr.args[0].shape[-1] == expr.shape[-1]:
+            return self.inputs(expr.args[0])
+        if expr.op == "mul" and isinstance(expr.args[0], Expr) and isinstance(expr.args[1], Literal):
+            return self._scaled_inputs(expr.args[0], expr.args[1])
         if expr.op == "cat" and isinstance(expr.args[0], (list, tuple)):
             found = [self.inputs(part) for part in expr.args[0]]
             first = found[0]
@@ -160,6 +166,19 @@ class Constants:
             if all(one is first or (one is not None and torch.equal(one.moments, first.moments)) for one in found):
                 return first
         return None
+
+    def _scaled_inputs(self, weight: Expr, by: Literal) -> InputStatistics | None:
+        """Of a weight times numbers for its rows [N, 1], or for its columns [K]."""
+        known = self.inputs(weight)
+        if known is None or by.shape == (weight.shape[0], 1):
+            return known
+        if by.shape != weight.shape[-1:]:
+            return None
+        with self._lock:
+            key = (id(known), by.key)
+            if key not in self._scaled:
+                self._scaled[key] = known.divided(by.tensor)
+            return self._scaled[key]
 
     def evaluate(self, expr: Expr) -> torch.Tensor:
         """The whole constant, on the CPU."""

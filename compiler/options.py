@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from mixplan.passes.base import PassOptions
+from mixplan.passes.base import PassOptions, Scaler
 from mixplan.passes.manager import PassManager
 from mixplan.passes.pipeline import pass_manager
 from mixplan.passes.precision.overrides import Override, parse_override
@@ -58,6 +58,15 @@ class Options:
         """The same, with the layers that keep what the checkpoint has."""
         pass_options = replace(self.pass_options, stored=stored)
         return replace(self, pass_options=pass_options, manager=pass_manager(pass_options))
+
+    def with_scaler(self, scaler: Scaler) -> Options:
+        """The same, with inputs of layers scaled."""
+        pass_options = replace(self.pass_options, scaler=scaler)
+        return replace(self, pass_options=pass_options, manager=pass_manager(pass_options))
+
+    def with_facts(self, facts: Mapping[str, str]) -> Options:
+        """The same, with more for the plan's provenance."""
+        return replace(self, texts={**self.texts, **facts})
 
     def with_overrides(self, overrides: Sequence[Override]) -> Options:
         """The same, with other overrides."""

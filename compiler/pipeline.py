@@ -11,12 +11,13 @@ import msgspec
 from mixplan.compiler.clock import Clock
 from mixplan.compiler.constants import Constants
 from mixplan.compiler.draft import Draft, Written, make_draft, write_draft
+from mixplan.compiler.fitting import Fitting, fit, parse_fitting
 from mixplan.compiler.frontends import Captured, open_checkpoint
-from mixplan.compiler.importance import input_moments
 from mixplan.compiler.layout import SHARD_BYTES
 from mixplan.compiler.options import Options, parse_options
 from mixplan.compiler.output import new_directory, reporting_disk_errors
 from mixplan.compiler.report import CompileReport, RegionSummary, summarize_schemes
+from mixplan.compiler.scaling import InputScaler
 from mixplan.compiler.search.costs import PROBE
 from mixplan.compiler.search.request import Request, parse_request
 from mixplan.compiler.search.run import Found, find_plan, take_over
@@ -25,14 +26,14 @@ from mixplan.compiler.search.text import TextSource
 from mixplan.compiler.source_scheme import source_schemes
 from mixplan.compiler.sources import SourceHashes
 from mixplan.compiler.tuning import collector_paused
-from mixplan.runtime.errors import MixplanError, OutputError
+from mixplan.runtime.errors import OutputError
 from mixplan.runtime.plan import Plan
 from mixplan.runtime.plan_io import write_manifest
 from mixplan.runtime.progress import Progress
 from mixplan.runtime.trust import record_trusted
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
 __all__ = ["compile"]
 
@@ -69,6 +70,8 @@ def compile(  # noqa: A001 - the package's verb
     pins: Sequence[str] = (),
     excludes: Sequence[str] = (),
     sensitivity: str | None = None,
+    quantizer: str | None = None,
+    scaling: str = "none",
 ) -> CompileReport:
     """Compile a checkpoint (a Hugging Face directory, a GGUF file, an nn.Module in memory) into the plan directory `output`.
 
@@ -85,10 +88,16 @@ def compile(  # noqa: A001 - the package's verb
     second half. batch, context: of the decode step that max_latency is about. pins: overrides, which the search works around. excludes:
     layers that stay in BF16. sensitivity: fisher (the default), hessian or kld. See docs/explanation/search.md.
 
+    With a scheme, a text is what weights are fitted to: quantizer: round (each to its nearest code), clip (scales by what columns count
+    for, from a text of the package if none is given; the default then) or gptq (errors made good by later columns; the default with a
+    text). scaling: none, awq or smooth: inputs of layers divided, and weights multiplied, where the op before can take it up; needs a
+    text. See docs/explanation/quantizers.md.
+
     The plan appears whole or not at all. Options are checked before the checkpoint is opened, overrides against the model's layers before
     weights are read or kernels compiled. Raises CheckpointError, UnsupportedError (naming node, op and source line), OptionError,
     OutputError, PromiseError.
     """
+    fitting = parse_fitting(quantizer, scaling, text)
     request = parse_request(
         text=text,
         eval_text=eval_text,
@@ -107,6 +116,7 @@ def compile(  # noqa: A001 - the package's verb
         group_size=group_size,
         symmetric=symmetric,
         sensitivity=sensitivity,
+        fitted=fitting.named,
     )
     options = parse_options(
         scheme=(scheme or "W4A8") if request is None else str(PROBE),
@@ -122,8 +132,7 @@ def compile(  # noqa: A001 - the package's verb
         kv_dtype=kv_dtype,
         shard_bytes=shard_bytes,
     )
-    if request is not None:
-        options = options.searched(request.promise.label, request.facts)
+    options = options.with_facts(fitting.facts) if request is None else options.searched(request.promise.label, request.facts)
     clock = Clock(progress)
     with new_directory(Path(output), force=force) as root:
         with collector_paused():
@@ -131,7 +140,7 @@ def compile(  # noqa: A001 - the package's verb
         try:
             with collector_paused():
                 captured: Captured = clock.run("capture", checkpoint.capture)
-            report = _compile(captured, root, options, request, clock)
+            report = _compile(captured, root, options, request, fitting, clock)
             report.warnings += checkpoint.notes
         finally:
             checkpoint.close()
@@ -144,7 +153,7 @@ def compile(  # noqa: A001 - the package's verb
     return report
 
 
-def _compile(captured: Captured, root: Path, options: Options, request: Request | None, clock: Clock) -> CompileReport:
+def _compile(captured: Captured, root: Path, options: Options, request: Request | None, fitting: Fitting, clock: Clock) -> CompileReport:
     # Before the passes, which change the graph in place.
     notes: list[str] = []
     found: Found | None = None
@@ -152,9 +161,11 @@ def _compile(captured: Captured, root: Path, options: Options, request: Request 
     constants = Constants(captured.weights)
     kept = source_schemes(captured, options.source) if options.source is not None else None
     if request is None:
-        moments = clock.run("calibrate", lambda: _calibrate(captured, notes)) if options.few_bits else {}
-        constants = Constants(captured.weights, moments, None if kept is None else kept.rows)
-        options = options if kept is None else options.with_stored(kept.schemes)
+        fitted = fit(captured, fitting, options.few_bits, clock, notes)
+        constants = Constants(captured.weights, fitted.weights, None if kept is None else kept.rows)
+        options = (options if kept is None else options.with_stored(kept.schemes)).with_facts(fitted.facts)
+        if fitted.scaling is not None:
+            options = options.with_scaler(InputScaler(Constants(captured.weights, fitted.scaling), fitting.scaling))
         draft = make_draft(captured, constants, options, clock)
     clock.beside("sources")
     with SourceHashes(captured.source.files) as hashes:
@@ -178,18 +189,6 @@ def _compile(captured: Captured, root: Path, options: Options, request: Request 
 
 def _with_sources(plan: Plan, digests: dict[str, str]) -> Plan:
     return msgspec.structs.replace(plan, provenance=msgspec.structs.replace(plan.provenance, source_files=digests))
-
-
-def _calibrate(captured: Captured, notes: list[str]) -> dict[str, Tensor]:
-    """How much the columns of each weight matter; where the graph cannot be run for it, nothing and a note."""
-    try:
-        return input_moments(captured)
-    except MixplanError:
-        raise
-    except Exception as error:
-        # Whatever torch cannot run here only costs some accuracy.
-        notes.append(f"Weights were rounded without calibration, since the graph could not be run: {error}")
-        return {}
 
 
 def _report(root: Path, plan: Plan, digest: str, draft: Draft, written: Written, clock: Clock) -> CompileReport:

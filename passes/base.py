@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
-from torch import fx
+from torch import Tensor, fx
 
 from mixplan.passes.decision import LayerDecision
 from mixplan.passes.precision.effective_bits import LayerSize
@@ -14,7 +14,20 @@ from mixplan.passes.precision.overrides import Override
 from mixplan.passes.precision.schemes import Scheme, parse_scheme
 from mixplan.passes.rejections import Rejections
 
-__all__ = ["STAGES", "FunctionPass", "Pass", "PassContext", "PassOptions", "PassResult", "Placement", "Stage", "Support", "Supports"]
+__all__ = [
+    "STAGES",
+    "FunctionPass",
+    "Pass",
+    "PassContext",
+    "PassOptions",
+    "PassResult",
+    "Placement",
+    "ScaledLayers",
+    "Scaler",
+    "Stage",
+    "Support",
+    "Supports",
+]
 
 Stage: TypeAlias = Literal["canonicalize", "precision", "fusion", "placement", "user"]
 STAGES: tuple[Stage, ...] = ("canonicalize", "precision", "fusion", "placement", "user")
@@ -51,10 +64,28 @@ class Placement:
 
 
 @dataclass(frozen=True)
+class ScaledLayers:
+    """Layers that read one value x [.., K], which may be divided by a number for each column.
+
+    weights: their [N, K] constants in `graph`. shared: i64 [K], columns with equal numbers must have equal scales; None: any may.
+    """
+
+    graph: fx.GraphModule
+    weights: tuple[fx.Node, ...]
+    schemes: tuple[Scheme, ...]
+    shared: Tensor | None = None
+
+
+Scaler: TypeAlias = Callable[[ScaledLayers], Tensor | None]
+"""The numbers f32 [K], None for layers that are best left alone."""
+
+
+@dataclass(frozen=True)
 class PassOptions:
     """What the caller asks for. `target` is the preferred device's name, `fallback` the one for nodes that it does not support.
 
     stored: for layers that keep what the checkpoint has, by name, their schemes and what the checkpoint calls it.
+    scaler: chooses by what the inputs of layers are divided, and their weights multiplied (see fusion/scale_inputs.py).
     """
 
     scheme: Scheme = field(default_factory=lambda: parse_scheme("FP32"))
@@ -63,6 +94,7 @@ class PassOptions:
     fallback: str = "reference"
     user_passes: tuple[str, ...] = ()
     stored: Mapping[str, tuple[Scheme, str]] = field(default_factory=dict)
+    scaler: Scaler | None = None
 
 
 @dataclass

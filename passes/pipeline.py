@@ -31,6 +31,7 @@ from mixplan.passes.fusion.rope import Rope
 from mixplan.passes.fusion.rope_partial import RopePartial
 from mixplan.passes.fusion.rope_split import RopeSplit
 from mixplan.passes.fusion.scale import Scale
+from mixplan.passes.fusion.scale_inputs import SCALE_INPUTS
 from mixplan.passes.manager import PassManager
 from mixplan.passes.placement.name_nodes import NAME_NODES
 from mixplan.passes.placement.place import PLACE
@@ -74,6 +75,7 @@ def default_passes(options: PassOptions) -> list[Pass]:
         rule_pass("fuse_norms", "fusion", "RMSNorm, LayerNorm and L2 norm with their weights and biases", _NORM_RULES),
         rule_pass("fuse_rope", "fusion", "rotary embedding: halves, neighbours, partial", _ROPE_RULES),
         rule_pass("fuse_linear", "fusion", "biases and constant factors go into the linear layer before them", (Bias(), Scale())),
+        SCALE_INPUTS,
         rule_pass("fuse_gated", "fusion", "act(gate(x)) * up(x) to one gated linear layer", (Gated(),)),
         rule_pass("fuse_experts", "fusion", "rows of gated experts in order; experts that stay apart", (SortExpertRows(), ExpertGate())),
         MERGE_QKV,

@@ -35,6 +35,24 @@ class InputStatistics:
         with self._lock:
             return _RECENT.get(self)
 
+    def divided(self, by: Tensor) -> InputStatistics:
+        """Of the input x / by, f32 [K]. A group's rounding error is that of its largest column, by the moments of these."""
+        moments = self.moments / (by * by)
+        blocks, start = [], 0
+        for block in self.blocks:
+            part = by[start : start + len(block)]
+            blocks.append(block / (part[:, None] * part))
+            start += len(block)
+        rounding = {}
+        for group, errors in self.rounding.items():
+            largest = [_largest(values, group, len(errors)) for values in (self.moments, moments)]
+            rounding[group] = errors * torch.where(largest[0] > 0, largest[1] / largest[0], torch.ones(()))
+        return InputStatistics(moments, tuple(blocks), rounding, self.tokens)
+
+    def without_hessians(self) -> InputStatistics:
+        """The same without blocks."""
+        return InputStatistics(self.moments, (), self.rounding, self.tokens)
+
     def loss(self, error: Tensor) -> Tensor:
         """E[(d x)^2] for each row d of a weight's error [n, K]: f32 [n]. Without blocks, columns count one by one."""
         if not self.blocks:
@@ -46,6 +64,13 @@ class InputStatistics:
             total += ((part @ block) * part).sum(1)
             start += len(block)
         return total
+
+
+def _largest(values: Tensor, group: int, groups: int) -> Tensor:
+    """The largest of each group of columns, [groups]; group 0 is all of them."""
+    size = group or len(values)
+    padded = torch.nn.functional.pad(values, (0, groups * size - len(values)))
+    return padded.reshape(groups, size).amax(1)
 
 
 @dataclass(frozen=True)

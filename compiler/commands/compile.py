@@ -19,7 +19,19 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.argument("model")
 @click.option("-o", "--output", required=True, metavar="OUT.plan", help="The plan's directory, made anew.")
 @click.option("--scheme", help="FP32, BF16 or W{8,6,5,4,3,2}A{16,8}; source: as a GGUF file has it. Default: W4A8.")
-@click.option("--text", type=_FILE, help="With a promise: the text to calibrate and to measure on, in UTF-8.")
+@click.option("--text", type=_FILE, help="A text to calibrate on, in UTF-8; with a promise, to measure on as well.")
+@click.option(
+    "--quantizer",
+    type=click.Choice(["round", "clip", "gptq"]),
+    help="Without a promise: to the nearest code; scales by weighted error; errors compensated. Default: gptq with --text, else clip.",
+)
+@click.option(
+    "--scaling",
+    type=click.Choice(["none", "awq", "smooth"]),
+    default="none",
+    show_default=True,
+    help="Without a promise: scale layers' inputs by what --text makes of them.",
+)
 @click.option("--eval-text", type=_FILE, help="With a promise: measure on this text. Default: the second half of --text.")
 @click.option("--bits", metavar="N", help="Promise: effective bits per weight, over all tensors, such as 4.5.")
 @click.option("--max-size", metavar="SIZE", help="Promise: size of the plan, such as 90MB.")
@@ -70,6 +82,7 @@ def compile_command(model: str, output: str, targets: str, isa: str, as_json: bo
     mixplan compile ./SmolLM2-135M-Instruct -o smol.plan
     mixplan compile model.gguf -o model.plan --scheme W4A16 --group-size 64 --override lm_head=W8A16
     mixplan compile ./llama -o llama.plan --override 're:.*\\.down_proj=W8A8' --dump-passes passes/
+    mixplan compile ./llama -o llama.plan --scheme W4A16:nl,s8 --text wiki.txt
     mixplan compile ./llama -o llama.plan --text wiki.txt --bits 4.5
     mixplan compile ./llama -o llama.plan --text wiki.txt --max-loss 1% --pin lm_head=W8A16
     mixplan compile ./llama -o llama.plan --text wiki.txt --max-latency 5ms --batch 1 --context 1024

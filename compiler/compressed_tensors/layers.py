@@ -81,6 +81,13 @@ def plan_layers(loaded: LoadedPlan, captured: Captured) -> list[PlanLayer]:
     are not the checkpoint's (a scale was moved from one layer into another).
     """
     plan = loaded.plan
+    scaling = plan.provenance.options.get("scaling")
+    if scaling:
+        raise UnsupportedError(
+            f"The plan was compiled with --scaling {scaling}, which moves numbers from norms into weights; this export copies the "
+            "checkpoint's own norms and biases.",
+            hint="Compile without scaling, and export that plan.",
+        )
     constants = Constants(captured.weights)
     lowered = _lower_again(plan, captured, constants)
     _check_same(loaded, lowered, constants)

@@ -62,14 +62,17 @@ def parse_request(
     group_size: int,
     symmetric: bool,
     sensitivity: str | None,
+    fitted: Sequence[str] = (),
 ) -> Request | None:
-    """The request, None where nothing is promised. OptionError for options that do not go together."""
+    """The request, None where nothing is promised. OptionError for options that do not go together.
+
+    fitted: options that were given, and are for named schemes only.
+    """
     promise = parse_promise(
         bits=bits, max_size=max_size, max_loss=max_loss, max_kld=max_kld, max_latency=max_latency, batch=batch, context=context
     )
     if promise is None:
         alone = {
-            "text": text,
             "eval_text": eval_text,
             "candidates": candidates,
             "pins": tuple(pins),
@@ -80,6 +83,10 @@ def parse_request(
             if value is not None and value != ():
                 raise OptionError(f"{name} was given, and nothing is promised that it could serve.", hint=_NEEDS)
         return None
+    for name in fitted:
+        raise OptionError(
+            f"{name} was given with a promise, whose search compensates errors by itself.", hint="Name a scheme, or leave it out."
+        )
     if text is None:
         raise OptionError(f"{promise.option(next(iter(promise.limits)))} needs a text to measure on.", hint=_NEEDS)
     for name, source in (("text", text), ("eval_text", eval_text)):

@@ -16,7 +16,7 @@ from mixplan.compiler.frontends import Captured
 from mixplan.runtime.errors import OptionError, RequestError
 from mixplan.runtime.text.tokenizer import Tokenizer
 
-__all__ = ["TextSource", "Texts", "read_texts"]
+__all__ = ["TextSource", "Texts", "calibration_windows", "read_texts"]
 
 TextSource: TypeAlias = str | Path | Sequence[int]
 """A file of UTF-8, or token ids."""
@@ -65,6 +65,14 @@ def read_texts(captured: Captured, text: TextSource, eval_text: TextSource | Non
     facts["calibration"] = f"{calibration.shape[0]} windows of {calibration.shape[1]} tokens"
     facts["held_out"] = f"{windows.shape[0]} windows of {windows.shape[1]} tokens"
     return Texts(calibration, gradients, windows, facts)
+
+
+def calibration_windows(captured: Captured, text: TextSource) -> tuple[NDArray[np.int64], str]:
+    """Windows of a text that is for calibration alone, i64 [W, L], as many as pay, and what identifies the text. OptionError as above."""
+    ids, digest = _ids(captured, text, "text")
+    context = min(_CONTEXT, captured.model.context_length)
+    tokens = calibration_tokens(captured.model.parameters)
+    return _spread(_windows(ids, context, "the text"), max(tokens // context, 1)), digest
 
 
 def _windows(ids: NDArray[np.int64], context: int, what: str) -> NDArray[np.int64]:

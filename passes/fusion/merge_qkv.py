@@ -88,7 +88,10 @@ def _problem(parts: LinearParts | None) -> str | None:
         return "it is not a linear layer"
     if parts.residual is not None:
         return "it adds a residual"
-    plain = is_parameter(parts.weight) or (is_call(parts.weight, aten.permute.default) and is_parameter(parts.weight.args[0]))
+    weight = parts.weight
+    while is_call(weight, aten.mul.Tensor) and is_parameter(weight.args[1]):  # scaled (scale_inputs.py)
+        weight = weight.args[0]
+    plain = is_parameter(weight) or (is_call(weight, aten.permute.default) and is_parameter(weight.args[0]))
     return None if plain else f"its weight {parts.weight} is not a plain weight of the checkpoint"
 
 

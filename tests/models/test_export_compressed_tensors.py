@@ -231,6 +231,12 @@ def test_what_has_no_counterpart_is_named(tiny_llama_dir: Path, tmp_path: Path) 
         export_plan(plan, tiny_llama_dir, tmp_path / "out")
 
 
+def test_scaled_plans_are_refused(tiny_llama_dir: Path, tmp_path: Path) -> None:
+    plan = _plan(tiny_llama_dir, tmp_path / "a.plan", "W4A16:g32", scaling="awq", text=list(range(3, 250)))
+    with pytest.raises(UnsupportedError, match="--scaling awq"):
+        export_plan(plan, tiny_llama_dir, tmp_path / "out")
+
+
 def test_experts_are_refused(tmp_path: Path) -> None:
     model = tmp_path / "moe"
     tiny_model("mixtral", seed=1).save_pretrained(model)

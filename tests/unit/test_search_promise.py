@@ -127,7 +127,8 @@ _NOTHING: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"text": [1, 2]}, "text was given, and nothing is promised"),
+        ({"eval_text": [1, 2]}, "eval_text was given, and nothing is promised"),
+        ({"bits": 4.5, "text": [1], "fitted": ("scaling",)}, "scaling was given with a promise"),
         ({"pins": ["a=W8A16"]}, "pins was given, and nothing is promised"),
         ({"candidates": ["W4A16"]}, "candidates was given, and nothing is promised"),
         ({"excludes": ["a"]}, "excludes was given, and nothing is promised"),
