@@ -30,7 +30,7 @@ class InputStatistics:
     def factors(self) -> list[Tensor]:
         """For each block the upper Cholesky factor of its damped inverse, f32 [B, B]: what error compensation needs (gptq.py).
 
-        Dead columns, whose moment is 0, stand alone. The last used factors are kept, for the next rows of the same weight.
+        Dead columns, whose moment is 0, stand alone. The last used factors are kept, up to 1 GiB.
         """
         with self._lock:
             return _RECENT.get(self)
@@ -82,15 +82,15 @@ class Calibration:
 
 
 class _Recent:
-    """Factors of the layers that were asked for last."""
+    """Factors of the layers that were asked for last, each computed once: a search needs them for every plan that it builds."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, limit: int) -> None:
         self._held: OrderedDict[int, tuple[InputStatistics, list[Tensor]]] = OrderedDict()
-        self._count = count
+        self._limit = limit
         self._lock = threading.Lock()
 
     def get(self, inputs: InputStatistics) -> list[Tensor]:
-        """Computed once while in use."""
+        """Of one layer; called while its lock is held."""
         with self._lock:
             known = self._held.get(id(inputs))
             if known is not None:
@@ -100,12 +100,13 @@ class _Recent:
         with self._lock:
             # The record itself is held too, so that its id stays its own.
             self._held[id(inputs)] = (inputs, made)
-            while len(self._held) > self._count:
+            while len(self._held) > 1 and sum(one.nbytes for _, factors in self._held.values() for one in factors) > self._limit:
                 self._held.popitem(last=False)
         return made
 
 
-_RECENT = _Recent(4)
+# Bytes: as many as all Hessians may take (collect.py).
+_RECENT = _Recent(1 << 30)
 
 
 def _factor(block: Tensor) -> Tensor:

@@ -1,54 +1,43 @@
-"""The whole search, top to bottom: text, groups, menu, loss table, costs, reference, loop, receipt."""
+"""The whole search, top to bottom: preparation, loop, receipt."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from mixplan.compiler.calibration.collect import collect
-from mixplan.compiler.calibration.statistics import Calibration
 from mixplan.compiler.clock import Clock
-from mixplan.compiler.constants import Constants
-from mixplan.compiler.draft import Written, copy_graph, make_draft
-from mixplan.compiler.evaluation.reference import replay_reference
+from mixplan.compiler.draft import Written
 from mixplan.compiler.frontends import Captured
 from mixplan.compiler.kernels import build_regions, write_regions
 from mixplan.compiler.options import Options
 from mixplan.compiler.output import reporting_disk_errors
 from mixplan.compiler.search.bench import Attempt, Bench
-from mixplan.compiler.search.candidates import Menu, default_candidates, restrict, runnable
-from mixplan.compiler.search.costs import StepCosts, make_problem
+from mixplan.compiler.search.candidates import Menu
 from mixplan.compiler.search.failure import impossible, missed
-from mixplan.compiler.search.groups import LayerGroup, find_groups
-from mixplan.compiler.search.latency import check_work
+from mixplan.compiler.search.groups import LayerGroup
 from mixplan.compiler.search.loop import AXES, Built, Outcome, excess, search
 from mixplan.compiler.search.outcome import make_receipt
+from mixplan.compiler.search.prepare import Prepared, prepare
 from mixplan.compiler.search.promise import Measure
-from mixplan.compiler.search.rates import measure_rates
 from mixplan.compiler.search.reasons import choice_reasons
 from mixplan.compiler.search.report import render_report
 from mixplan.compiler.search.request import Request
 from mixplan.compiler.search.solver import Axis, Problem, Solution
-from mixplan.compiler.search.text import Texts, read_texts
-from mixplan.compiler.sensitivity import LossTable, loss_table
-from mixplan.runtime.cost import Work
-from mixplan.runtime.errors import InternalError, UnsupportedError
+from mixplan.runtime.errors import InternalError
+from mixplan.runtime.evaluation.measure import Reference
 from mixplan.runtime.plan_files import RESERVED
 from mixplan.runtime.receipt import RECEIPT, Receipt, encode_receipt
-from mixplan.targets.registry import get_target
 
-__all__ = ["REPORT", "Found", "find_plan", "take_over"]
+__all__ = ["REPORT", "Found", "find_plan", "find_prepared", "take_over"]
 
 REPORT = "report.html"
 _LATENCY_TOLERANCE = 1.05
 """What a latency may exceed its promise by when nothing faster was found: measurements of one plan differ by as much."""
 _SLACK = 4096
-# Models with more parameters are scored without gradients, which need the weights in memory again and again.
-_LARGE = 2_000_000_000
 
 
 @dataclass(frozen=True)
@@ -61,61 +50,21 @@ class Found:
     attempts: int
 
 
-def find_plan(
-    captured: Captured,
-    options: Options,
-    request: Request,
-    root: Path,
-    clock: Clock,
-) -> Found:
+def find_plan(captured: Captured, options: Options, request: Request, root: Path, clock: Clock) -> Found:
     """Search, building plans below `root`. Raises PromiseError where the promise cannot be kept, OptionError for a wrong text or pin."""
+    prepared = prepare(captured, options, request, clock)
     promise = request.promise
-    if "latency" in promise.limits:
-        check_work(promise, captured.model)
-    texts: Texts = clock.run("text", lambda: read_texts(captured, request.text, request.eval_text))
-    # What pins and exclusions name is told before anything takes long.
-    draft = make_draft(
-        _copied(captured), Constants(captured.weights), replace(options.with_overrides(()), dump=None), replace(clock, progress=None)
-    )
-    groups = find_groups(draft)
-    if not groups:
-        raise UnsupportedError("The model has no weights to choose formats for.")
-    target = get_target(options.targets[0])
-    formats = target.capabilities().formats
-    asked = request.candidates
-    schemes = runnable(asked or default_candidates(promise), formats, target.name, chosen=asked is not None)
-    menu = restrict(groups, schemes, request.pins, request.excludes, captured.tied)
-    calibration: Calibration = clock.run(
-        "calibrate", lambda: collect(captured, texts.calibration.tolist(), progress=lambda done: clock.tell("calibrate", done))
-    )
-    constants = Constants(captured.weights, calibration.inputs)
-    method = request.sensitivity or ("fisher" if captured.model.parameters <= _LARGE else "hessian")
-    table: LossTable = clock.run(
-        "score",
-        lambda: loss_table(
-            captured,
-            groups,
-            menu.schemes,
-            calibration=calibration,
-            windows=texts.gradients.tolist(),
-            method=method,
-            seed=options.seed,
-            progress=lambda done: clock.tell("score", done),
-        ),
-    )
-    work = Work.decode(promise.context, promise.batch)
-    rates = None
-    if "latency" in promise.limits:
-        folder = root / "rates"
-        rates = clock.run("rates", lambda: measure_rates(_copied(captured), constants, options, groups, menu, promise, folder, clock))
-    others = sum(len(data) for data in captured.files.values())
-    problem = make_problem(groups, menu.options, table.loss, draft, StepCosts(draft, work, rates), others)
-    reference = clock.run("reference", lambda: replay_reference(_copied(captured), texts.held_out))
-    facts = {**texts.facts, "sensitivity": table.method}
-    with reference:
-        bench = Bench(captured, constants, options, promise, texts.held_out, reference, root, clock)
-        maker = _Maker(bench, problem, groups, menu, request, facts)
-        outcome = search(problem, promise, maker.build, maker.forget)
+    problem = prepared.problem(promise, root, clock)
+    with clock.run("reference", prepared.reference) as reference:
+        return find_prepared(prepared, request, problem, reference, root, clock)
+
+
+def find_prepared(prepared: Prepared, request: Request, problem: Problem, reference: Reference, root: Path, clock: Clock) -> Found:
+    """The loop alone, for a promise that shares its preparation with others."""
+    promise = request.promise
+    bench = Bench(prepared.captured, prepared.constants, prepared.options, promise, prepared.texts.held_out, reference, root, clock)
+    maker = _Maker(bench, problem, prepared.groups, prepared.menu, request, prepared.facts)
+    outcome = search(problem, promise, maker.build, maker.forget)
     if outcome is None:
         raise impossible(problem, promise)
     best = _accepted(problem, request, outcome)
@@ -137,10 +86,6 @@ def take_over(found: Found, root: Path, options: Options, clock: Clock) -> Writt
     built = clock.run("kernels", lambda: build_regions(attempt.draft.plan, options.levels))
     plan = msgspec.structs.replace(attempt.draft.plan, regions=write_regions(root, built))
     return Written(plan, tuple(built), attempt.written.known)
-
-
-def _copied(captured: Captured) -> Captured:
-    return replace(captured, graph=copy_graph(captured.graph))
 
 
 def _accepted(problem: Problem, request: Request, outcome: Outcome) -> Attempt:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Protocol
 
@@ -18,16 +18,13 @@ from mixplan.compiler.quantize import dequantized
 from mixplan.compiler.sensitivity.gradients import GradientStatistics, gradient_statistics
 from mixplan.compiler.sensitivity.rows import Use, WeightRows, uses_of
 from mixplan.compiler.tuning import one_torch_thread
-from mixplan.passes.precision.schemes import Scheme, parse_scheme
+from mixplan.passes.precision.schemes import Scheme
 from mixplan.runtime.errors import OptionError, UnsupportedError
 from mixplan.runtime.formats import WeightFormat
 
 __all__ = ["METHODS", "Group", "LossTable", "loss_table"]
 
 METHODS = ("fisher", "hessian", "kld")
-
-# The format at which it is measured how much of the rounding error compensation takes back.
-_REFERENCE = parse_scheme("W4A16:g32")
 
 
 class Group(Protocol):
@@ -42,12 +39,16 @@ class Group(Protocol):
 
 @dataclass(frozen=True)
 class LossTable:
-    """loss: by (group's name, scheme's spelling), additive over groups. tokens: that gradients were taken of (0: none). seconds it took."""
+    """loss: by (group's name, scheme's spelling), additive over groups. tokens: that gradients were taken of (0: none). seconds it took.
+
+    tables: what the columns of each lookup table count for, where gradients tell (for rounding its rows).
+    """
 
     loss: dict[tuple[str, str], float]
     method: str
     tokens: int
     seconds: float
+    tables: dict[str, InputStatistics] = field(default_factory=dict)
 
 
 def loss_table(
@@ -91,7 +92,8 @@ def loss_table(
                 loss[group.name, scheme] += value
             done = (index + 1) / len(jobs)
             tell((1 + done) / 2 if method == "fisher" else done)
-    return LossTable(loss, method, gradients.tokens, perf_counter() - started)
+    tables = {layer: found for layer in gradients.tables if (found := _table_columns(layer, gradients)) is not None}
+    return LossTable(loss, method, gradients.tokens, perf_counter() - started, tables)
 
 
 def _gradients(
@@ -116,25 +118,25 @@ def _layer(
 ) -> dict[str, float]:
     """Loss by scheme of one use of a layer's weight."""
     rows = WeightRows(captured, use)
-    inputs = None if use.table else calibration.inputs.get(layer)
+    inputs = _table_columns(layer, gradients) if use.table else calibration.inputs.get(layer)
     if inputs is not None and len(inputs.moments) != rows.values.shape[1]:
         inputs = None
     score = _table_score(rows, layer, gradients) if use.table else _product_score(rows, layer, inputs, gradients)
     errors: dict[WeightFormat, float] = {}
-    compensated = compensate and inputs is not None and bool(inputs.blocks)
-    kept = 1.0
-    if compensated:
-        plain = score(dequantized(_REFERENCE.weight, rows.values, layer, inputs, compensate=False) - rows.values)
-        kept = score(dequantized(_REFERENCE.weight, rows.values, layer, inputs) - rows.values) / plain if plain > 0 else 1.0
     found: dict[str, float] = {}
     for scheme in schemes:
         fmt = scheme.weight
         if fmt not in errors:
-            error = score(dequantized(fmt, rows.values, layer, inputs, compensate=False) - rows.values)
-            errors[fmt] = error * (kept if compensated and fmt.quantized else 1.0)
+            errors[fmt] = score(dequantized(fmt, rows.values, layer, inputs, compensate=compensate) - rows.values)
         rounding = _rounding(rows, layer, scheme, inputs, gradients) if scheme.activation == "i8" and not use.table else 0.0
         found[str(scheme)] = errors[fmt] + rounding
     return found
+
+
+def _table_columns(layer: str, gradients: GradientStatistics | None) -> InputStatistics | None:
+    """What the columns of a lookup table count for: its rows are rounded by that."""
+    columns = None if gradients is None else gradients.tables.get(layer)
+    return None if columns is None or not bool(columns.sum() > 0) else InputStatistics(columns)
 
 
 def _table_score(rows: WeightRows, layer: str, gradients: GradientStatistics | None) -> Callable[[Tensor], float]:
