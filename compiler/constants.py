@@ -27,6 +27,7 @@ __all__ = ["Call", "Constants", "Expr", "Literal", "Parameter", "leaves", "param
 
 _CACHE_BYTES = 1 << 30
 _HASH_CHARS = 32
+_SCALED = 8
 
 
 class Expr:
@@ -137,7 +138,7 @@ class Constants:
             name.removesuffix(".weight"): InputStatistics(known) if isinstance(known, torch.Tensor) else known
             for name, known in (inputs or {}).items()
         }
-        self._scaled: dict[tuple[int, str], InputStatistics] = {}
+        self._scaled: OrderedDict[tuple[int, str], InputStatistics] = OrderedDict()
         self._cache: OrderedDict[str, torch.Tensor] = OrderedDict()
         self._lock = threading.RLock()
 
@@ -177,7 +178,11 @@ class Constants:
         with self._lock:
             key = (id(known), by.key)
             if key not in self._scaled:
+                # As large as the Hessians that they are made of: those of the layers at hand are enough.
                 self._scaled[key] = known.divided(by.tensor)
+                while len(self._scaled) > _SCALED:
+                    self._scaled.popitem(last=False)
+            self._scaled.move_to_end(key)
             return self._scaled[key]
 
     def evaluate(self, expr: Expr) -> torch.Tensor:

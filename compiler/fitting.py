@@ -13,6 +13,7 @@ from mixplan.compiler.calibration.statistics import Calibration, InputStatistics
 from mixplan.compiler.clock import Clock
 from mixplan.compiler.frontends import Captured
 from mixplan.compiler.importance import input_moments
+from mixplan.compiler.options import Options
 from mixplan.compiler.scaling import SCALINGS
 from mixplan.compiler.search.text import TextSource, calibration_windows
 from mixplan.runtime.errors import MixplanError, OptionError
@@ -75,14 +76,16 @@ def check_text(name: str, source: TextSource | None) -> None:
         raise OptionError(f"{name} {source} is not a file.")
 
 
-def fit(captured: Captured, fitting: Fitting, narrow: bool, clock: Clock, notes: list[str]) -> Fitted:
+def fit(captured: Captured, fitting: Fitting, options: Options, clock: Clock, notes: list[str]) -> Fitted:
     """Run the graph as captured over the text, or over the package's own; `captured.graph` is left as it is.
 
-    narrow: whether a layer gets fewer than 8 bits; without a text, nothing is run for others.
+    Nothing is run where it could serve nothing: without a text, for 8 bits and more.
     """
     if fitting.text is None:
-        moments = clock.run("calibrate", lambda: _moments(captured, notes)) if narrow and fitting.quantizer != "round" else {}
-        return Fitted(moments)
+        wanted = options.few_bits and fitting.quantizer != "round"
+        return Fitted(clock.run("calibrate", lambda: _moments(captured, notes)) if wanted else {})
+    if not options.quantizes:
+        return Fitted()
     windows, digest = calibration_windows(captured, fitting.text)
     calibration: Calibration = clock.run(
         "calibrate", lambda: collect(captured, windows.tolist(), progress=lambda done: clock.tell("calibrate", done))

@@ -44,6 +44,11 @@ class Options:
     source: Literal["f32", "i8"] | None = None
 
     @property
+    def quantizes(self) -> bool:
+        """Whether a layer may get 8 bits or fewer."""
+        return any(scheme.weight.quantized for scheme in (self.scheme, *(rule.scheme for rule in self.pass_options.overrides)))
+
+    @property
     def few_bits(self) -> bool:
         """Whether a layer may get fewer than 8 bits, so that calibration pays."""
         schemes = [self.scheme, *(rule.scheme for rule in self.pass_options.overrides)]

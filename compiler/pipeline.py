@@ -161,7 +161,7 @@ def _compile(captured: Captured, root: Path, options: Options, request: Request 
     constants = Constants(captured.weights)
     kept = source_schemes(captured, options.source) if options.source is not None else None
     if request is None:
-        fitted = fit(captured, fitting, options.few_bits, clock, notes)
+        fitted = fit(captured, fitting, options, clock, notes)
         constants = Constants(captured.weights, fitted.weights, None if kept is None else kept.rows)
         options = (options if kept is None else options.with_stored(kept.schemes)).with_facts(fitted.facts)
         if fitted.scaling is not None:

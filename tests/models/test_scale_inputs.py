@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-import mixplan
 from mixplan.compiler.capture import capture_decoder
 from mixplan.compiler.frontends.tiny import randomize, tiny_model
 from mixplan.passes.base import PassContext, PassOptions, ScaledLayers
@@ -18,8 +15,6 @@ from mixplan.passes.manager import PipelineReport
 from mixplan.passes.pipeline import pass_manager
 from mixplan.passes.precision.overrides import Override
 from mixplan.passes.precision.schemes import parse_scheme
-from mixplan.runtime import load
-from mixplan.runtime.errors import OptionError
 
 _TOKENS = 24
 
@@ -111,43 +106,3 @@ def test_query_heads_share_the_numbers_of_their_keys_and_values() -> None:
 def test_layers_that_are_left_alone_say_why() -> None:
     _, context = _passed(tiny_model("mixtral"), _Random())
     assert any(rejection.rule == "scale_inputs" and "is also used by" in rejection.reason for rejection in context.rejections)
-
-
-def test_a_scaled_plan(tmp_path: Path) -> None:
-    """Compiled and run: 4 bits come about as near to the original as without scaling; the plan says what was done."""
-    model = tiny_model("llama")
-    randomize(model)
-    ids = torch.randint(3, 250, (2048,), generator=torch.Generator().manual_seed(0)).tolist()
-    logits = {}
-    for scaling in ("none", "awq"):
-        plan = tmp_path / f"{scaling}.plan"
-        report = mixplan.compile(
-            model, output=plan, scheme="W4A16:g32", text=ids, scaling=scaling, targets=("reference",), kv_dtype="f32", quantizer="clip"
-        )
-        assert (report.matches.get("scale_inputs", 0) > 0) == (scaling != "none")
-        with load(plan, device="reference") as loaded:
-            logits[scaling] = loaded.step(ids[:32], list(range(32)), [0] * 32, "all")
-            facts = loaded.plan.provenance.options
-            assert facts["quantizer"] == "clip" and facts.get("scaling", "none") == scaling and "2048 token ids" in facts["text"]
-    with torch.no_grad():
-        expected = model(torch.tensor([ids[:32]])).logits[0].numpy()
-    errors = {scaling: float(np.square(found - expected).mean()) for scaling, found in logits.items()}
-    assert 0 < errors["awq"] < 1.5 * errors["none"]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"scheme": "W4A16", "quantizer": "gptq"}, "quantizer gptq needs a text"),
-        ({"scheme": "W4A16", "scaling": "awq"}, "there is none"),
-        ({"scheme": "W4A16", "quantizer": "best"}, "allowed are round, clip, gptq"),
-        ({"scheme": "W4A16", "scaling": "more", "text": [1] * 64}, "allowed are none, awq, smooth"),
-        ({"scheme": "W4A16", "text": [1] * 3}, "at least 16"),
-        ({"scheme": "W4A16", "text": "none.txt"}, "text none.txt is not a file"),
-        ({"bits": 4.5, "text": [1] * 64, "quantizer": "clip"}, "quantizer was given with a promise"),
-        ({"bits": 4.5, "text": [1] * 64, "scaling": "awq"}, "scaling was given with a promise"),
-    ],
-)
-def test_options_that_do_not_go_together(tmp_path: Path, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        mixplan.compile(tiny_model("llama"), output=tmp_path / "a.plan", targets=("reference",), **options)
