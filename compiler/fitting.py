@@ -36,11 +36,6 @@ class Fitting:
     text: TextSource | None
 
     @property
-    def named(self) -> tuple[str, ...]:
-        """The options that were given, but for the text."""
-        return tuple(name for name, given in (("quantizer", self.asked), ("scaling", self.scaling != "none")) if given)
-
-    @property
     def facts(self) -> dict[str, str]:
         """For the plan's provenance: what is not as it would be without these options."""
         facts = {"quantizer": self.quantizer if self.asked or self.text is not None else "", "scaling": self.scaling.replace("none", "")}

@@ -64,8 +64,8 @@ class Options:
         pass_options = replace(self.pass_options, stored=stored)
         return replace(self, pass_options=pass_options, manager=pass_manager(pass_options))
 
-    def with_scaler(self, scaler: Scaler) -> Options:
-        """The same, with inputs of layers scaled."""
+    def with_scaler(self, scaler: Scaler | None) -> Options:
+        """The same, with inputs of layers scaled, or without."""
         pass_options = replace(self.pass_options, scaler=scaler)
         return replace(self, pass_options=pass_options, manager=pass_manager(pass_options))
 

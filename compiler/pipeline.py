@@ -116,7 +116,8 @@ def compile(  # noqa: A001 - the package's verb
         group_size=group_size,
         symmetric=symmetric,
         sensitivity=sensitivity,
-        fitted=fitting.named,
+        quantizer=quantizer,
+        scaling=fitting.scaling,
     )
     options = parse_options(
         scheme=(scheme or "W4A8") if request is None else str(PROBE),

@@ -7,7 +7,9 @@ error of rounding inputs to int8 as well, where the layers do that (Xiao and oth
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +18,7 @@ from torch import Tensor, fx
 from mixplan.compiler.calibration.statistics import InputStatistics
 from mixplan.compiler.constants import Call, Constants, Expr, Literal, Parameter
 from mixplan.compiler.quantize import dequantized
+from mixplan.compiler.tuning import one_torch_thread
 from mixplan.passes.base import ScaledLayers
 from mixplan.passes.precision.schemes import Scheme
 from mixplan.passes.rewriting import tensor_of
@@ -24,8 +27,8 @@ __all__ = ["SCALINGS", "InputScaler"]
 
 SCALINGS = ("none", "awq", "smooth")
 
-_POWERS = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0)
-_ROWS, _RUN = 256, 16
+_POWERS = (0.2, 0.35, 0.5, 0.65, 0.8, 1.0)
+_ROWS, _RUN = 128, 16
 # Numbers this far from the middle are enough, and scales in f16 and bf16 hold what they make of a weight.
 _MOST = 64.0
 # An error has to become so much less: the rows are a sample.
@@ -57,13 +60,13 @@ class InputScaler:
         if known is None or not bool(torch.isfinite(known.moments).all() and known.moments.any()):
             return None
         samples = [self._sample(expr, scheme) for expr, scheme in zip(expressions, layers.schemes, strict=True)]
-        best, least = None, _GAIN * self._loss(samples, known, None)
-        for scales in self._tried(samples, known.moments, layers.shared):
-            loss = self._loss(samples, known, scales)
-            if loss < least:
-                best, least = scales, loss
         self._constants.forget()
-        return best
+        tried = list(self._tried(samples, known.moments, layers.shared))
+        # One thread for each, so that the number of cores cannot change a plan.
+        with one_torch_thread(), ThreadPoolExecutor(min(os.cpu_count() or 1, len(tried) + 1)) as pool:
+            plain, *losses = pool.map(lambda scales: self._loss(samples, known, scales), [None, *tried])
+        best = min(range(len(tried)), key=losses.__getitem__)
+        return tried[best] if losses[best] < _GAIN * plain else None
 
     def _sample(self, expr: Expr, scheme: Scheme) -> _Sample:
         count = expr.shape[0]
@@ -78,17 +81,18 @@ class InputScaler:
         size = moments.clamp(min=1e-8 * float(moments.mean())).sqrt()
         heaviest = heaviest.clamp(min=1e-4 * float(heaviest.max()) + 1e-30)
         for power in _POWERS:
-            for other in (0.0, 1.0 - power) if self._kind == "awq" else (1.0 - power,):
+            for other in {0.0: None, 1.0 - power: None} if self._kind == "awq" else (1.0 - power,):
                 logs = power * size.log() - other * heaviest.log()
                 yield (logs - logs.mean()).exp().clamp(1 / _MOST, _MOST)
 
     def _loss(self, samples: list[_Sample], known: InputStatistics, scales: Tensor | None) -> float:
-        inputs = known if scales is None else known.divided(scales)
+        inputs = known.without_hessians() if scales is None else known.without_hessians().divided(scales)
         total = 0.0
         for sample in samples:
             rows = sample.rows if scales is None else sample.rows * scales
             held = dequantized(sample.scheme.weight, rows, "weight", inputs, compensate=False)
-            loss = inputs.loss(held - rows)
+            # The error that the input as it was would meet.
+            loss = known.loss(held - rows if scales is None else (held - rows) / scales)
             if self._kind == "smooth" and sample.scheme.activation == "i8":
                 loss = loss + _input_loss(held, inputs, sample.scheme.group)
             total += float(loss.sum()) * sample.weight

@@ -17,6 +17,7 @@ from mixplan.compiler.draft import Draft, copy_graph, make_draft
 from mixplan.compiler.evaluation.reference import TorchReference, replay_reference
 from mixplan.compiler.frontends import Captured
 from mixplan.compiler.options import Options
+from mixplan.compiler.scaling import InputScaler
 from mixplan.compiler.search.candidates import Menu, default_candidates, restrict, runnable
 from mixplan.compiler.search.costs import StepCosts, make_problem
 from mixplan.compiler.search.groups import LayerGroup, find_groups
@@ -27,6 +28,7 @@ from mixplan.compiler.search.request import Request
 from mixplan.compiler.search.solver import Problem
 from mixplan.compiler.search.text import Texts, read_texts
 from mixplan.compiler.sensitivity import LossTable, loss_table
+from mixplan.passes.base import Scaler
 from mixplan.runtime.cost import Work
 from mixplan.runtime.errors import UnsupportedError
 from mixplan.targets.registry import get_target
@@ -39,7 +41,8 @@ _LARGE = 2_000_000_000
 
 @dataclass(frozen=True)
 class Prepared:
-    """draft: in the probe's format everywhere; what groups and costs are read off. constants: with the statistics of their inputs."""
+    """draft: in the probe's format everywhere; what groups and costs are read off. constants: with the statistics of their inputs.
+    scaler: what scales the inputs of layers in the plans that are built."""
 
     captured: Captured
     options: Options
@@ -49,6 +52,7 @@ class Prepared:
     menu: Menu
     constants: Constants
     table: LossTable
+    scaler: Scaler | None = None
 
     @property
     def facts(self) -> dict[str, str]:
@@ -108,7 +112,10 @@ def prepare(captured: Captured, options: Options, request: Request, clock: Clock
         ),
     )
     constants = Constants(captured.weights, {**table.tables, **calibration.inputs})
-    return Prepared(captured, options, texts, draft, groups, menu, constants, table)
+    scaler = None
+    if request.scaling != "none":
+        scaler = InputScaler(Constants(captured.weights, calibration.inputs), request.scaling)
+    return Prepared(captured, options, texts, draft, groups, menu, constants, table, scaler)
 
 
 def copied(captured: Captured) -> Captured:

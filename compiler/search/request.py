@@ -30,6 +30,7 @@ class Request:
     pins: tuple[Override, ...]
     excludes: tuple[Override, ...]
     sensitivity: str | None = None
+    scaling: str = "none"
 
     @property
     def facts(self) -> dict[str, str]:
@@ -39,6 +40,7 @@ class Request:
             "candidates": " ".join(map(str, self.candidates or ())),
             "pins": " ".join(pin.text for pin in self.pins),
             "excludes": " ".join(("re:" if rule.regex else "") + rule.pattern for rule in self.excludes),
+            **({} if self.scaling == "none" else {"scaling": self.scaling}),
             **({"batch": str(self.promise.batch), "context": str(self.promise.context)} if "latency" in self.promise.limits else {}),
         }
 
@@ -62,12 +64,10 @@ def parse_request(
     group_size: int,
     symmetric: bool,
     sensitivity: str | None,
-    fitted: Sequence[str] = (),
+    quantizer: str | None = None,
+    scaling: str = "none",
 ) -> Request | None:
-    """The request, None where nothing is promised. OptionError for options that do not go together.
-
-    fitted: options that were given, and are for named schemes only.
-    """
+    """The request, None where nothing is promised. OptionError for options that do not go together."""
     promise = parse_promise(
         bits=bits, max_size=max_size, max_loss=max_loss, max_kld=max_kld, max_latency=max_latency, batch=batch, context=context
     )
@@ -83,10 +83,8 @@ def parse_request(
             if value is not None and value != ():
                 raise OptionError(f"{name} was given, and nothing is promised that it could serve.", hint=_NEEDS)
         return None
-    for name in fitted:
-        raise OptionError(
-            f"{name} was given with a promise, whose search compensates errors by itself.", hint="Name a scheme, or leave it out."
-        )
+    if quantizer not in (None, "gptq"):
+        raise OptionError(f"quantizer {quantizer} was given with a promise; the search takes gptq.", hint="Name a scheme, or leave it out.")
     if text is None:
         raise OptionError(f"{promise.option(next(iter(promise.limits)))} needs a text to measure on.", hint=_NEEDS)
     for name, source in (("text", text), ("eval_text", eval_text)):
@@ -111,4 +109,5 @@ def parse_request(
         ),
         tuple(parse_exclusion(text) for text in excludes),
         sensitivity,
+        scaling,
     )

@@ -62,7 +62,16 @@ def find_plan(captured: Captured, options: Options, request: Request, root: Path
 def find_prepared(prepared: Prepared, request: Request, problem: Problem, reference: Reference, root: Path, clock: Clock) -> Found:
     """The loop alone, for a promise that shares its preparation with others."""
     promise = request.promise
-    bench = Bench(prepared.captured, prepared.constants, prepared.options, promise, prepared.texts.held_out, reference, root, clock)
+    bench = Bench(
+        prepared.captured,
+        prepared.constants,
+        prepared.options.with_scaler(prepared.scaler),
+        promise,
+        prepared.texts.held_out,
+        reference,
+        root,
+        clock,
+    )
     maker = _Maker(bench, problem, prepared.groups, prepared.menu, request, prepared.facts)
     outcome = search(problem, promise, maker.build, maker.forget)
     if outcome is None:

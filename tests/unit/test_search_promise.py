@@ -128,7 +128,7 @@ _NOTHING: dict[str, Any] = {
     ("options", "message"),
     [
         ({"eval_text": [1, 2]}, "eval_text was given, and nothing is promised"),
-        ({"bits": 4.5, "text": [1], "fitted": ("scaling",)}, "scaling was given with a promise"),
+        ({"bits": 4.5, "text": [1], "quantizer": "clip"}, "quantizer clip was given with a promise"),
         ({"pins": ["a=W8A16"]}, "pins was given, and nothing is promised"),
         ({"candidates": ["W4A16"]}, "candidates was given, and nothing is promised"),
         ({"excludes": ["a"]}, "excludes was given, and nothing is promised"),
