@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 from torch import fx
 
-from mixplan.compiler.attention import attention_layers
+from mixplan.compiler.attention import attention_layers, with_scores
 from mixplan.compiler.clock import Clock
 from mixplan.compiler.constants import Constants
 from mixplan.compiler.decisions import Bits, make_decisions
@@ -77,6 +77,8 @@ def make_draft(captured: Captured, constants: Constants, options: Options, clock
     with collector_paused():
         passed: PipelineReport = clock.run("passes", lambda: options.manager.run(captured.graph, context, dump=options.dump))
         lowered: Lowered = clock.run("lower", lambda: lower(passed.graph, constants))
+    kept = attention_layers(lowered, options.attention)
+    lowered = with_scores(lowered, kept, options.attention)
     parts = partition(lowered.values, lowered.nodes, lowered.outputs, [get_target(name) for name in options.targets])
     layout = make_layout(lowered.values, lowered.sources, options.shard_bytes)
     decisions, bits = make_decisions(lowered, context.decisions, tied, options.scheme)
@@ -89,7 +91,7 @@ def make_draft(captured: Captured, constants: Constants, options: Options, clock
         nodes=tuple(parts.nodes),
         regions=tuple(parts.regions),
         outputs=lowered.outputs,
-        attention=attention_layers(lowered, options.kv_dtype),
+        attention=kept,
         max_step_tokens=options.max_step_tokens,
         decisions=decisions,
         effective_bits=bits.achieved,

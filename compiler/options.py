@@ -7,19 +7,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from mixplan.compiler.attention import KV_FORMATS, SCORES, AttentionRules, parse_rules
 from mixplan.passes.base import PassOptions, Scaler
 from mixplan.passes.manager import PassManager
 from mixplan.passes.pipeline import pass_manager
 from mixplan.passes.precision.overrides import Override, parse_override
 from mixplan.passes.precision.schemes import SOURCE, Scheme, default_group, parse_scheme, parse_source
-from mixplan.runtime.dtypes import DType
 from mixplan.runtime.errors import OptionError
 from mixplan.runtime.formats import GROUP_SIZES
 from mixplan.targets.registry import get_target
 
 __all__ = ["Options", "parse_options"]
-
-_KV_DTYPES = {"f32": DType.f32, "f16": DType.f16}
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class Options:
     targets: tuple[str, ...]
     levels: tuple[str, ...]
     max_step_tokens: int
-    kv_dtype: DType
+    attention: AttentionRules
     seed: int
     shard_bytes: int
     texts: dict[str, str]
@@ -92,6 +90,7 @@ def parse_options(
     max_step_tokens: int,
     seed: int,
     kv_dtype: str | None,
+    attention_scores: str | None = None,
     shard_bytes: int,
 ) -> Options:
     """Raises OptionError for what is not allowed."""
@@ -113,17 +112,16 @@ def parse_options(
     pass_options = PassOptions(scheme=parsed, overrides=rules, target=targets[0], user_passes=tuple(passes))
     if not 1 <= max_step_tokens <= 8192:
         raise OptionError(f"max_step_tokens is {max_step_tokens}; allowed are 1 to 8192.")
-    if kv_dtype is not None and kv_dtype not in _KV_DTYPES:
-        raise OptionError(f"kv_dtype is {kv_dtype!r}; allowed are {', '.join(_KV_DTYPES)}.")
-    cache = kv_dtype or ("f32" if label == "FP32" else "f16")
+    attention = _attention(kv_dtype, attention_scores, "f32" if label == "FP32" else "f16")
     texts = {
         "scheme": label,
         "overrides": " ".join(rule.text for rule in rules),
         "passes": " ".join(passes),
         "targets": " ".join(targets),
         "isa": " ".join(isa) if isa else "all",
-        "kv_dtype": cache,
+        "kv_dtype": kv_dtype or attention.kv,
         "max_step_tokens": str(max_step_tokens),
+        **({} if attention_scores is None else {"attention_scores": attention_scores}),
     }
     return Options(
         scheme=parsed,
@@ -133,10 +131,16 @@ def parse_options(
         targets=tuple(targets),
         levels=tuple(isa or ()),
         max_step_tokens=max_step_tokens,
-        kv_dtype=_KV_DTYPES[cache],
+        attention=attention,
         seed=seed,
         shard_bytes=shard_bytes,
         texts=texts,
         label=label,
         source=source,
     )
+
+
+def _attention(kv_dtype: str | None, scores: str | None, usual: str) -> AttentionRules:
+    kept, kept_rules = (None, ()) if kv_dtype is None else parse_rules("kv_dtype", kv_dtype, KV_FORMATS, heads=True)
+    scored, scored_rules = (None, ()) if scores is None else parse_rules("attention_scores", scores, SCORES, heads=False)
+    return AttentionRules(kept or usual, kept_rules, scored or "f32", scored_rules)

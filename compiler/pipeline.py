@@ -54,6 +54,7 @@ def compile(  # noqa: A001 - the package's verb
     seed: int = 0,
     force: bool = False,
     kv_dtype: str | None = None,
+    attention_scores: str | None = None,
     progress: Progress | None = None,
     example_inputs: tuple[Any, ...] | None = None,
     shard_bytes: int = SHARD_BYTES,
@@ -79,8 +80,9 @@ def compile(  # noqa: A001 - the package's verb
     as the GGUF file stores it. group_size and symmetric are for
     schemes that do not say; 8-bit weights are per channel unless a suffix gives them groups. overrides: "LAYER=SCHEME" or
     "re:PATTERN=SCHEME"; an exact name beats a pattern, the last one given wins. passes: "module:function@after=NAME". targets: in order
-    of preference; what none of them runs goes to the reference device. isa: levels to build, all by default. kv_dtype: "f32" or "f16";
-    by default f32 for FP32, else f16. progress(stage, fraction) is called now and then.
+    of preference; what none of them runs goes to the reference device. isa: levels to build, all by default. kv_dtype: "f32", "f16",
+    "i8", "i4" or "k8v4", with exceptions for layers and KV heads as in "i8,0=f16,3-5=i4,9.2=f16"; by default f32 for FP32, else f16.
+    attention_scores: "f32" or "i8", with exceptions for layers as in "i8,0=f32". progress(stage, fraction) is called now and then.
 
     Instead of a scheme, one or two of bits, max_size, max_loss, max_kld and max_latency may be promised (as on the command line, "90MB",
     "1%", "5ms", or as numbers: bytes, a fraction, seconds): then each group of layers gets the best of `candidates`, and the plan is built
@@ -131,6 +133,7 @@ def compile(  # noqa: A001 - the package's verb
         max_step_tokens=max_step_tokens,
         seed=seed,
         kv_dtype=kv_dtype,
+        attention_scores=attention_scores,
         shard_bytes=shard_bytes,
     )
     options = options.with_facts(fitting.facts) if request is None else options.searched(request.promise.label, request.facts)

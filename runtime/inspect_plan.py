@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from mixplan.runtime.dtypes import DType
+from mixplan.runtime.limits import kv_bytes_per_token
 from mixplan.runtime.plan import Plan
 from mixplan.runtime.plan_io import read_plan
 
@@ -74,9 +74,7 @@ def _facts(plan: Plan) -> dict[str, Any]:
         "effective bits": round(plan.effective_bits, 4),
         "weight bytes": weights,
         "plan bytes": sum(entry.size for entry in plan.files.values()),
-        "KV cache bytes per token": sum(
-            layer.kv_heads * (layer.k_dim + layer.v_dim) * DType(layer.dtype).itemsize for layer in plan.attention
-        ),
+        "KV cache bytes per token": kv_bytes_per_token(plan),
         "attention layers": len(plan.attention),
         "tokens per step, at most": plan.max_step_tokens,
         "schema version": plan.schema_version,

@@ -43,4 +43,4 @@ def cache_spec(plan: Plan, max_sequences: int, kv_tokens: int | None) -> CacheSp
 
 def kv_bytes_per_token(plan: Plan) -> int:
     """Bytes of keys and values that a token leaves in all layers."""
-    return sum(layer.kv_heads * (layer.k_dim + layer.v_dim) * layer.dtype.itemsize for layer in plan.attention)
+    return sum(layer.token_bytes for layer in plan.attention)

@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from mixplan.runtime.dtypes import DType
+from mixplan.runtime.kv_format import KvFormat
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -114,13 +115,27 @@ class Region(_Record, frozen=True):
 
 
 class AttentionLayer(_Record, frozen=True):
-    """What one attention node keeps in the KV cache, per token: `kv_heads * (k_dim + v_dim)` elements of `dtype`."""
+    """What one attention node keeps in the KV cache, per token: a key and a value of each KV head, in the format `dtype`.
+
+    `heads` gives each KV head's own format where they are not all alike; it is empty otherwise.
+    """
 
     kv_heads: int
     k_dim: int
     v_dim: int
-    dtype: DType
+    dtype: KvFormat
     window: int = 0
+    heads: tuple[KvFormat, ...] = ()
+
+    @property
+    def formats(self) -> tuple[KvFormat, ...]:
+        """The format of each KV head."""
+        return self.heads or (self.dtype,) * self.kv_heads
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes that a token leaves here, scales counted in."""
+        return sum(held.token_bytes(self.k_dim, self.v_dim) for held in self.formats)
 
 
 class Decision(_Record, frozen=True):

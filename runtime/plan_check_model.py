@@ -22,7 +22,6 @@ INPUTS: dict[str, TypedShape] = {
 }
 """What the runtime can give: a plan's values of kind "input" are some of these."""
 
-_CACHE_DTYPES = (DType.f32, DType.f16, DType.bf16)
 _MAX_COUNT = 1 << 31
 
 
@@ -69,8 +68,12 @@ def check_attention(plan: Plan) -> None:
                 )
         if node.attrs.get("window", 0) != cache.window:
             raise PlanError(f"{where} has window {node.attrs.get('window', 0)}; attention layer {layer} says {cache.window}.")
-        if cache.dtype not in _CACHE_DTYPES:
-            raise PlanError(f"Attention layer {layer} keeps {cache.dtype.value}; allowed are {', '.join(d.value for d in _CACHE_DTYPES)}.")
+        if cache.heads and len(cache.heads) != cache.kv_heads:
+            raise PlanError(f"Attention layer {layer} gives formats of {len(cache.heads)} KV heads; it has {cache.kv_heads}.")
+        if node.attrs.get("scores", "f32") != "f32" and not all(held.quantized for held in cache.formats):
+            raise PlanError(
+                f"{where} has scores in {node.attrs['scores']}; heads of attention layer {layer} keep keys that are no integers."
+            )
     if len(owner) != len(plan.attention):
         raise PlanError(f"plan.json describes {len(plan.attention)} attention layers, but {len(owner)} nodes are attention.")
 

@@ -70,7 +70,15 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 )
 @click.option("--target", "targets", default="cpu", show_default=True, help="What the plan is for; see `mixplan targets`.")
 @click.option("--isa", default="all", show_default=True, help="ISA levels to build, by comma; `native` is the best that this machine has.")
-@click.option("--kv-dtype", type=click.Choice(["f32", "f16"]), help="KV cache storage. Default: f32 for FP32, else f16.")
+@click.option(
+    "--kv-dtype",
+    metavar="FORMATS",
+    help="KV cache: f32, f16, i8, i4 or k8v4, and exceptions by LAYER, FIRST-LAST or LAYER.HEAD, such as i8,0=f16,9.2=f16. "
+    "Default: f32 for FP32, else f16.",
+)
+@click.option(
+    "--attention-scores", metavar="FORMATS", help="f32 or i8, and exceptions by LAYER or FIRST-LAST, such as f32,4-20=i8. Default: f32."
+)
 @click.option("--max-step-tokens", type=click.IntRange(1, 8192), default=512, show_default=True, help="Tokens one step may hold.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Recorded in the plan; equal seeds give equal bytes.")
 @click.option("--force", is_flag=True, help="Replace an existing plan.")

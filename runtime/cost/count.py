@@ -125,11 +125,10 @@ def _embedding(view: _View) -> Cost:
 
 def _attention(view: _View) -> Cost:
     queries, _, values = view.inputs[:3]
-    (heads, k_dim), (kv_heads, v_dim) = (tuple(map(_fixed, x.shape[2:4])) for x in (queries, values))
+    (heads, k_dim), (_, v_dim) = (tuple(map(_fixed, x.shape[2:4])) for x in (queries, values))
     layer = view.plan.attention[view.attr("layer")]
     window, mask = view.attr("window"), view.text("mask", "causal")
-    token_bytes = kv_heads * (k_dim + v_dim) * layer.dtype.itemsize
-    moved = (view.work.positions_read(window, mask) + view.work.tokens) * token_bytes
+    moved = (view.work.positions_read(window, mask) + view.work.tokens) * layer.token_bytes
     pairs = view.work.attended(window, mask)
     # Scores, then the weighted sum of values; about five operations a score for the softmax.
     return Cost(view.constants, moved, view.activations, f32_ops=pairs * heads * (2 * (k_dim + v_dim) + 5))

@@ -10,7 +10,7 @@ import hashlib
 import json
 
 from mixplan.runtime.dtypes import DType
-from mixplan.runtime.plan import Attr, Plan, Region, Shape, Sym
+from mixplan.runtime.plan import AttentionLayer, Attr, Plan, Region, Shape, Sym
 
 __all__ = [
     "ABI_VERSION",
@@ -73,9 +73,14 @@ def region_fingerprint(plan: Plan, region: Region) -> int:
         [[node.op, node.inputs, node.outputs, sorted((key, _text(attr)) for key, attr in node.attrs.items())] for node in nodes],
         [[i, plan.values[i].kind, plan.values[i].dtype.value, shapes[plan.values[i].shape], _text(plan.values[i].fill)] for i in used],
         [region.inputs, region.outputs, plan.max_step_tokens],
-        [[layer.kv_heads, layer.k_dim, layer.v_dim, layer.dtype.value, layer.window] for layer in plan.attention],
+        [_kept(layer) for layer in plan.attention],
     ]
     return int.from_bytes(hashlib.sha256(json.dumps(parts).encode()).digest()[:8], "little") >> 1
+
+
+def _kept(layer: AttentionLayer) -> list[object]:
+    heads = [[held.value for held in layer.heads]] if layer.heads else []
+    return [layer.kv_heads, layer.k_dim, layer.v_dim, layer.dtype.value, layer.window, *heads]
 
 
 def _text(attr: Attr | None) -> str:

@@ -17,6 +17,7 @@ from mixplan.runtime.ops.shapes import shape_text
 __all__ = ["ATTENTION"]
 
 _MASKS = ("causal", "chunked")
+_SCORES = ("f32", "i8")
 _QUERIES = 128  # queries scored at once, to bound memory
 
 
@@ -38,7 +39,17 @@ def _infer(inputs: Sequence[TypedShape | None], attrs: CheckedAttrs, declared: S
         )
     if mask not in _MASKS:
         raise PlanError(f"Op attention: mask {mask!r} is not known; allowed: {', '.join(_MASKS)}.")
+    if attrs["scores"] not in _SCORES:
+        raise PlanError(f"Op attention: scores {attrs['scores']!r} are not known; allowed: {', '.join(_SCORES)}.")
     return [(DType.f32, (*q[:3], v[3]))]
+
+
+def _rounded(q: Array) -> Array:
+    """Queries [T, heads, size] as int8 numbers times a scale of each token and head."""
+    largest = np.abs(q).max(axis=-1, keepdims=True)
+    with np.errstate(all="ignore"):
+        inverse = np.where(largest > 1e-30, np.float32(127) / largest, np.float32(0))
+        return np.asarray(np.rint(q * inverse) * (largest / np.float32(127)), np.float32)
 
 
 def _one_sequence(attrs: CheckedAttrs, q: Array, at: Array, k: Array, v: Array, keys_at: Array, sinks: Any, slopes: Any) -> Array:
@@ -74,6 +85,8 @@ def _one_sequence(attrs: CheckedAttrs, q: Array, at: Array, k: Array, v: Array, 
 
 def _reference(ctx: StepContext, attrs: CheckedAttrs, inputs: Sequence[Any]) -> Sequence[Array]:
     q, k, v = (x[0] for x in inputs[:3])
+    if attrs["scores"] == "i8":
+        q = _rounded(q)
     keys_at: Array
     out = np.empty((*q.shape[:2], v.shape[-1]), np.float32)
     if ctx.cache is not None:
@@ -103,8 +116,9 @@ ATTENTION: tuple[OpSpec, ...] = (
         "[1, T, Hkv, Dk] and v [1, T, Hkv, Dv] are stored in the KV cache of `layer`. score = `scale` * q.k, then softcap * tanh(score / "
         "softcap) where `softcap` is not 0, then + slopes[head] * (key position - query position) (ALiBi). A `window` w > 0 leaves keys "
         "above query position - w; `mask` chunked leaves keys of the query's own chunk of w positions. sinks [Hq] is one more logit in "
-        "each head's softmax, without a value. Query head h reads key head h // (Hq / Hkv). y is [1, T, Hq, Dv].",
-        attrs={"layer": int, "scale": float, "window": int, "softcap": float, "mask": str},
-        defaults={"window": 0, "softcap": 0.0, "mask": "causal"},
+        "each head's softmax, without a value. Query head h reads key head h // (Hq / Hkv). With `scores` i8 q is rounded to int8, with a "
+        "scale for each token and head, so that q.k is a product of integers where keys are; what follows stays f32. y is [1, T, Hq, Dv].",
+        attrs={"layer": int, "scale": float, "window": int, "softcap": float, "mask": str, "scores": str},
+        defaults={"window": 0, "softcap": 0.0, "mask": "causal", "scores": "f32"},
     ),
 )

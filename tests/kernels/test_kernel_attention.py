@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mixplan.runtime.kv_format import CODES, dequantize, quantize
 from mixplan.runtime.ops import StepContext
 
 # heads, KV heads, key size, value size, storage
@@ -19,15 +20,23 @@ SHAPES = [
     (71, 1, 16, 16, "F32"),
     (8, 2, 128, 128, "F16"),
     (2, 2, 80, 64, "F16"),
+    (9, 3, 64, 64, "I8"),
+    (9, 3, 64, 64, "I4"),
+    (4, 4, 20, 20, "I8"),
+    (8, 1, 42, 24, "I4"),
+    (6, 2, 72, 100, "K8V4"),
+    (71, 1, 16, 16, "I4"),
+    (8, 2, 128, 128, "I8"),
+    (5, 1, 288, 48, "I8"),
 ]
 # Shapes whose queries and keys are rotated on their way in: index, rotated dims, style.
-ROTATED = [(0, 64, "Half"), (1, 64, "Half"), (3, 32, "Interleaved"), (4, 36, "Half")]
+ROTATED = [(0, 64, "Half"), (1, 64, "Half"), (3, 32, "Interleaved"), (4, 36, "Half"), (8, 64, "Half")]
 PAIR = ("attention_append", "attention")
 KERNELS = [f"{k}<{hq},{hkv},{dk},{dv},Kv::{s}>" for hq, hkv, dk, dv, s in SHAPES for k in PAIR]
 KERNELS += [f"{k}<{','.join(map(str, SHAPES[i][:4]))},Kv::{SHAPES[i][4]},{dr},Rope::{style}>" for i, dr, style in ROTATED for k in PAIR]
 EXTRA = "\n".join(
     f'extern "C" int64_t page_{i}() {{ return kv_bytes_per_page<{hkv},{dk},{dv},Kv::{s}>(); }}\n'
-    f'extern "C" int64_t scratch_{i}(int64_t nt, int64_t t) {{ return attention_scratch<{hq},{hkv},{dk},{dv}>((int)nt, t); }}'
+    f'extern "C" int64_t scratch_{i}(int64_t nt, int64_t t) {{ return attention_scratch<{hq},{hkv},{dk},{dv},Kv::{s}>((int)nt, t); }}'
     for i, (hq, hkv, dk, dv, s) in enumerate(SHAPES)
 )
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -70,8 +79,19 @@ class Plain:
         return np.stack([r[0] for r in rows]), np.stack([r[1] for r in rows])
 
 
-# Masks do not depend on sizes: the first two shapes see all variants, the others the plainest and the fullest.
-CASES = [(index, variant) for index in range(len(SHAPES)) for variant in VARIANTS if index < 2 or variant in ("causal", "all")]
+# Masks do not depend on sizes: some shapes see all variants, the others the plainest and the fullest.
+CASES = [(index, variant) for index in range(len(SHAPES)) for variant in VARIANTS if index in (0, 1, 8) or variant in ("causal", "all")]
+
+
+def _kept(x: np.ndarray, storage: str, bits: dict[str, int]) -> np.ndarray:
+    """What is read back of keys or values [1, T, heads, dim]."""
+    if storage == "F16":
+        return x.astype(np.float16).astype(np.float32)
+    return dequantize(*quantize(x, CODES[bits[storage]]), CODES[bits[storage]]) if storage in bits else x
+
+
+def _stored(k: np.ndarray, v: np.ndarray, storage: str) -> tuple[np.ndarray, np.ndarray]:
+    return _kept(k, storage, {"I8": 8, "I4": 4, "K8V4": 8}), _kept(v, storage, {"I8": 8, "I4": 4, "K8V4": 4})
 
 
 class Run:
@@ -147,14 +167,23 @@ def _compare(native: Any, storage: str, decode: bool, got: np.ndarray, want: np.
 
     - Where keys are rotated on their way into an f16 cache, the last bit of the rotation can tip one to the next f16: 2^-11 of it, in a
       score times a query's 4 or so and a scale of 1/8, and in the result times a value's 4.
-    - Levels with products of bf16 pairs round queries, f16 keys and values, and weights to 8 bits in steps with prompts: 2^-9 each. A score
-      of 64 products of magnitude 1.5^2/8 errs by about 2^-9 * 2.25 * sqrt(2/3), a result that one key dominates by 2^-8 of it besides.
+    - Single tokens meet codes as numbers of 16 bits: a query is off by 2^-16 of its largest element, say 5, in each of 64 products with
+      keys of 1.5, and a weight by 2^-16 of the largest.
+    - A code that the last bit of a rotation tips to the next is off by a step, 9/255 (a key's range; 9/15 of 4 bits), in a score times a
+      query's 4 or so and a scale of 1/8.
+    - Levels with products of bf16 pairs round queries, keys and values (not f32 ones) and weights to 8 bits in steps with prompts: 2^-9
+      each. A score of 64 products of magnitude 1.5^2/8 errs by about 2^-9 * 2.25 * sqrt(2/3), a result that one key dominates by 2^-8
+      of it besides.
     """
-    if storage == "F16" and not decode and native.level in ("bf16", "amx"):
+    if storage != "F32" and not decode and native.level in ("bf16", "amx"):
         assert np.abs(got - want).max() < 0.06
         assert np.sqrt(np.mean((got - want) ** 2)) < 4e-3
     else:
-        np.testing.assert_allclose(got, want, rtol=2e-5, atol=1e-3 if rotated and storage == "F16" else 1e-5)
+        codes = storage not in ("F32", "F16")
+        atol = (0.07 if rotated else 2e-3) if codes else 1e-3 if rotated and storage == "F16" else 1e-5
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=atol)
+        if codes:
+            assert np.sqrt(np.mean((got - want) ** 2)) < (2e-3 if rotated else 4e-4)
 
 
 @pytest.mark.parametrize(("index", "variant"), CASES, ids=lambda x: "-".join(map(str, SHAPES[x])) if isinstance(x, int) else x)
@@ -168,8 +197,7 @@ def test_ragged_steps(native: Any, reference: Any, make_scratch: Any, scratch_in
     for number, step in enumerate(STEPS):
         slots, positions, lengths, merged = run.prepare(step)
         q, k, v = run.split(merged)
-        if run.storage == "F16":
-            k, v = (a.astype(np.float16).astype(np.float32) for a in (k, v))
+        k, v = _stored(k, v, run.storage)
         (want,) = reference("attention", attrs, [q, k, v, sinks, slopes], StepContext(slots, positions, plain))
         mask = {"window": attrs.get("window", 0), "mask": int(attrs.get("mask") == "chunked"), "softcap": attrs.get("softcap", 0.0)}
         got = run.call(1 + number % 3, slots, positions, lengths, merged, sinks=sinks, slopes=slopes, scale=attrs["scale"], **mask)
@@ -188,8 +216,7 @@ def test_rotation_on_the_way_in(native: Any, reference: Any, make_scratch: Any, 
         angles = run.rng.random((len(slots), dims)).astype(np.float32) * 6
         cos, sin = np.cos(angles), np.sin(angles)
         q, k = (reference("rope", {"style": style.lower()}, [x, cos[None], sin[None]])[0] for x in (q, k))
-        if run.storage == "F16":
-            k, v = (a.astype(np.float16).astype(np.float32) for a in (k, v))
+        k, v = _stored(k, v, run.storage)
         (want,) = reference("attention", attrs, [q, k, v, None, None], StepContext(slots, positions, plain))
         got = run.call(1 + number % 3, slots, positions, lengths, merged, cos=cos, sin=sin, ldc=dims, scale=attrs["scale"])
         _compare(native, run.storage, bool((positions + 1 == lengths).all()), got, want[0], rotated=True)

@@ -14,6 +14,7 @@ import pytest
 
 from mixplan.runtime.dtypes import DType, f32_to_bf16
 from mixplan.runtime.formats import F32
+from mixplan.runtime.kv_format import KvFormat
 from mixplan.runtime.ops import op_spec
 from mixplan.runtime.packing import interleave_gated, pack
 from mixplan.runtime.plan import (
@@ -177,7 +178,7 @@ class Toy:
         }
         self.frequency = (10000.0 ** (-np.arange(0, self.size, 2) / self.size)).astype(np.float32)
 
-    def build(self, devices: Sequence[str] = ("reference",), kv_dtype: DType = DType.f32, **settings: Any) -> tuple[PlanBuilder, int]:
+    def build(self, devices: Sequence[str] = ("reference",), kv_dtype: KvFormat = KvFormat.f32, **settings: Any) -> tuple[PlanBuilder, int]:
         """The decoder's graph, cut into as many regions as devices are given (at most 3), and the index of its logits."""
         b = PlanBuilder(vocab=self.vocab, **settings)
         ids, places, rows = b.input("token_ids"), b.input("position_ids"), b.input("logit_rows")

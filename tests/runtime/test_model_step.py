@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from mixplan.runtime import load
-from mixplan.runtime.dtypes import DType
 from mixplan.runtime.errors import CapacityError, InternalError, OptionError, RequestError, UnsupportedError
+from mixplan.runtime.kv_format import KvFormat
 
 # One layer of float32 in another order of summation.
 TOLERANCE = 2e-5
@@ -126,13 +126,23 @@ def test_prefill_in_chunks(toy: Any, toy_plan: Path) -> None:
         assert model.metrics().steps == 4
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(DType.f16, 2e-3), (DType.bf16, 2e-2)])
-def test_narrow_kv_cache(toy: Any, tmp_path: Path, dtype: DType, tolerance: float) -> None:
+# Bytes of a token: 2 heads, keys and values of 6 elements each.
+@pytest.mark.parametrize(
+    ("dtype", "tolerance", "size"),
+    [
+        (KvFormat.f16, 2e-3, 2 * 2 * 12),
+        (KvFormat.bf16, 2e-2, 2 * 2 * 12),
+        (KvFormat.i8, 2e-2, 2 * (12 + 2 * 4)),
+        (KvFormat.k8v4, 0.2, 2 * (6 + 3 + 2 * 4)),
+        (KvFormat.i4, 0.3, 2 * (6 + 2 * 4)),
+    ],
+)
+def test_narrow_kv_cache(toy: Any, tmp_path: Path, dtype: KvFormat, tolerance: float, size: int) -> None:
     toy.write(tmp_path / "p", kv_dtype=dtype)
     with load(tmp_path / "p") as model:
         wanted = toy.logits(TOKENS)
         np.testing.assert_allclose(model.step(TOKENS, range(40), [0] * 40, "all"), wanted, atol=tolerance * float(np.abs(wanted).max()))
-        assert model.metrics().kv_bytes_per_token == 2 * 2 * 6 * 2
+        assert model.metrics().kv_bytes_per_token == size
 
 
 def test_tap_shows_every_node(toy: Any, tmp_path: Path) -> None:

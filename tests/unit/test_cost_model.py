@@ -10,6 +10,7 @@ import pytest
 from mixplan.runtime.cost import Cost, Limits, Work, limit_seconds, node_cost, plan_cost
 from mixplan.runtime.dtypes import DType
 from mixplan.runtime.errors import OptionError
+from mixplan.runtime.kv_format import KvFormat
 from mixplan.runtime.plan import SCHEMA_VERSION, AttentionLayer, Model, Node, Plan, Provenance, Shape, Sym, Value
 
 T, R = Sym("T"), Sym("R")
@@ -31,7 +32,7 @@ def _plan(op: str, inputs: Sequence[tuple[str, DType, Shape]], outputs: Sequence
         nodes=(Node(op, given, made, attrs),),
         regions=(),
         outputs=made,
-        attention=(AttentionLayer(2, 8, 8, DType.f16),),
+        attention=(AttentionLayer(2, 8, 8, KvFormat.f16),),
         max_step_tokens=64,
         decisions=(),
         effective_bits=4.5,

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mixplan.runtime.dtypes import DType
 from mixplan.runtime.errors import InternalError, OutputError, UnsupportedError
+from mixplan.runtime.kv_format import KvFormat
 from mixplan.runtime.plan import AttentionLayer, Sym
 from mixplan.targets.cpu import cache
 from mixplan.targets.cpu.cache import cached_kernel, kernel_key
@@ -196,7 +196,7 @@ def test_attention_rotates_what_only_it_reads(kit: Any, case: str, fused: bool) 
     if case != "only q":
         k = kit.op("rope", k, cos, other if case == "other angles" else sin, style="half", out=False)
     kit.op("attention", q, k, v, layer=0, scale=0.25)
-    kit.layers.append(AttentionLayer(2, 16, 16, DType.f16))
+    kit.layers.append(AttentionLayer(2, 16, 16, KvFormat.f16))
     builder = build_region(kit.plan(), kit.plan().regions[0])
     ops = [kit.nodes[op.node].op for op in builder.ops]
     assert ops.count("rope") == (0 if fused else 1 if case == "only q" else 2)

@@ -20,7 +20,10 @@ enum class Zero { None, Point, Minimum };
 enum class Act { F32, BF16 };
 enum class Fn { None, Silu, Gelu, GeluTanh, Relu, Relu2, Sigmoid, Tanh };
 enum class Rope { Half, Interleaved };
-enum class Kv { F32, F16 };
+// What the KV cache holds: numbers, or codes of 8 or 4 bits (K8V4: keys of 8, values of 4); runtime/kv_format.py defines them.
+enum class Kv { F32, F16, I8, I4, K8V4 };
+// What scores are sums of: products of f32, or of int8 queries and codes.
+enum class Scores { F32, I8 };
 // How a product with int8 activations makes them itself when there are few rows: not at all, from x, or from a norm of x.
 enum class Pre { None, Plain, Rms, Layer };
 constexpr int kMaskCausal = 0, kMaskChunked = 1;
@@ -143,7 +146,8 @@ struct RopeArgs {
 // attention_append does nothing. DR > 0: the first DR dims of q and k are rotated on their way in, as rope<DK, DR, STYLE> does.
 // Token i is at `positions[i]` of the sequence in slot `slots[i]`; it sees keys at positions 0..positions[i] of that sequence.
 // The page of position p is block_tables[slot*max_pages + p/32]. A page that is not in [0, pages) is neither read nor written.
-// A page of one layer is kv_bytes_per_page<HKV, DK, DV, S>() bytes: [HKV][DK][32 tokens] keys, then [HKV][32 tokens][DV up to 16] values.
+// A page of one layer is kv_bytes_per_page<HKV, DK, DV, S>() bytes: [HKV][DK][32 tokens] keys, then [HKV][32 tokens][DV up to 16] values; or
+// codes, as attention_codes.h lays them out.
 // The cache's memory must be zeroed once when it is allocated.
 struct AttentionArgs {
   const float* q;         // [t, HQ, DK]

@@ -5,12 +5,12 @@
 // is put together by whichever of them ends last, in a fixed order. The thread that has a sequence's last page stores the new key and value
 // there first, so that no barrier is needed.
 #pragma once
-#include "attention_shape.h"
+#include "attention_integers.h"
 
 namespace mp {
 
 // Pages between two updates of the running maximum.
-constexpr int kDecodePages = 8, kDecodeKeys = kDecodePages * kPage;
+constexpr int kDecodeKeys = kMostTokens, kDecodePages = kDecodeKeys / kPage;
 
 // Register tiles: rows (query heads) at once, vectors of 16 tokens for a score, vectors of 16 dims for a value.
 #if defined(__AVX512F__)
@@ -27,12 +27,6 @@ constexpr int power_of_two_below(int n) {
   while (p * 2 <= n) p *= 2;
   return p;
 }
-constexpr int largest_divisor(int n, int most) {
-  for (int d = most < n ? most : n; d > 1; d--) {
-    if (n % d == 0) return d;
-  }
-  return 1;
-}
 
 template <class A>
 struct DecodeShape {
@@ -43,8 +37,59 @@ struct DecodeShape {
   static constexpr int kPagesAtOnce = kVectors > 1 ? kVectors / 2 : 1;
   static constexpr int kDims = largest_divisor(A::kDvp / kLanes, kValueTiles / kRows > 0 ? kValueTiles / kRows : 1);
   static constexpr int64_t kPartial = round_up((int64_t)kPadded * (A::kDvp + 2), kLanes);  // floats: sums, maxima, totals
-  static constexpr int64_t kThread = kPadded * A::kDkp + kRows * kDecodeKeys + 3 * kPartial;
+  // Codes: queries and weights as words, with their scales and sums.
+  using Integers = IntegerShape<A, kRows>;
+  static constexpr int64_t kQueryWords = kPadded * kWords * Integers::kQuery, kWeightWords = A::kValueGroups * kRows * kWords * Integers::kWeights;
+  static constexpr int64_t kNumbers = kPadded * (1 + Integers::kChunks) + kRows * 2 * A::kValueGroups;
+  static constexpr int64_t kQuery = kPadded * A::kDkp + (A::kCodes ? round_up(kQueryWords + kWeightWords + kNumbers, kLanes) : 0);
+  static constexpr int64_t kThread = kQuery + kRows * kDecodeKeys + 3 * kPartial;
 };
+// The words of codes, cut from behind the queries.
+template <class A>
+struct DecodeWords {
+  using D = DecodeShape<A>;
+  int32_t *queries, *weights;
+  float *scales, *sums, *weight_scales, *weight_sums;
+  explicit DecodeWords(float* q) {
+    queries = (int32_t*)(q + D::kPadded * A::kDkp);
+    weights = queries + D::kQueryWords;
+    scales = (float*)(weights + D::kWeightWords);
+    sums = scales + D::kPadded;
+    weight_scales = sums + D::kPadded * D::Integers::kChunks;
+    weight_sums = weight_scales + D::kRows * A::kValueGroups;
+  }
+};
+
+// Scores of the rows from `row` on against pages; their weights times the pages' values.
+template <class A>
+MP_KERNEL void piece_scores(const DecodeWords<A>& words, const uint8_t* const* at, int64_t keys, const uint8_t* next, int64_t count, int64_t row, float* s) {
+  using D = DecodeShape<A>;
+  using I = typename D::Integers;
+  for (int64_t i = 0; i < count; i++) {
+    const uint8_t* ahead = i + 1 < count ? at[i + 1] + keys : next;
+    for (int64_t r = 0; r < D::kRows; r += I::kRows) {
+      for (int64_t half = 0; half < 2; half += I::kVectors) {
+        code_scores<A, I, I::kRows, I::kVectors>(words.queries + (row + r) * kWords * I::kQuery, words.sums + (row + r) * I::kChunks, words.scales + row + r,
+                                                 at[i] + keys, ahead, half, s + r * kDecodeKeys + i * kPage + half * kLanes, kDecodeKeys);
+      }
+    }
+  }
+}
+template <class A>
+MP_KERNEL void piece_values(const DecodeWords<A>& words, const uint8_t* const* at, int64_t values, const uint8_t* next, int64_t count, int64_t tokens,
+                            const float* s, float* o) {
+  using D = DecodeShape<A>;
+  using I = typename D::Integers;
+  constexpr int64_t kRow = kWords * I::kWeights, kGroup = D::kRows * kRow;
+  for (int64_t r = 0; r < D::kRows; r++) {
+    split_weights<A, I>(s + r * kDecodeKeys, at, values, count, tokens, words.weights + r * kRow, kGroup, words.weight_scales + r * A::kValueGroups,
+                        words.weight_sums + r * A::kValueGroups);
+  }
+  for (int64_t r = 0; r < D::kRows; r += I::kRows) {
+    code_values<A, I, I::kRows>(words.weights + r * kRow, kGroup, words.weight_scales + r * A::kValueGroups, words.weight_sums + r * A::kValueGroups, at, values,
+                                next, count, tokens, o + r * A::kDvp);
+  }
+}
 
 // s[MT][16*NT] = q[MT][DK] times the keys of NT vectors of tokens, in pages of their own. `next` is asked for in step.
 template <class A, int MT, int NT>
@@ -164,10 +209,18 @@ MP_KERNEL void decode_piece(const AttentionArgs& a, const DecodePiece& piece, co
   const int64_t slot = a.slots[piece.token], last = a.positions[piece.token], head = piece.kv_head * A::kGroup;
   const int64_t keys = piece.kv_head * A::kKeysOfHead, values = A::kValues + piece.kv_head * A::kValuesOfHead, first = first_seen(a, last);
   for (int64_t r = 0; r < D::kPadded; r++) {
-    if (r < A::kGroup) load_query<A>(a, piece.token, head + r, q + r * A::kDkp);
-    else memset(q + r * A::kDkp, 0, A::kDkp * sizeof(float));
+    if (r >= A::kGroup) memset(q + r * A::kDkp, 0, A::kDkp * sizeof(float));
+    else if (A::kCodes) load_head<A>(a, a.q + piece.token * a.ldq + (head + r) * a.ldq_head, piece.token, 1.0f, q + r * A::kDkp);
+    else load_query<A>(a, piece.token, head + r, q + r * A::kDkp);
     m[r] = kLowest;
     l[r] = 0.0f;
+  }
+  [[maybe_unused]] const DecodeWords<A> words(q);
+  if constexpr (A::kCodes) {
+    using I = typename D::Integers;
+    for (int64_t r = 0; r < D::kPadded; r++) {
+      split_query<A, I>(q + r * A::kDkp, a.scale * kLog2e, words.queries + r * kWords * I::kQuery, words.sums + r * I::kChunks, words.scales + r);
+    }
   }
   memset(o, 0, D::kPadded * A::kDvp * sizeof(float));
   const E* at[kDecodePages + D::kPagesAtOnce];
@@ -184,7 +237,8 @@ MP_KERNEL void decode_piece(const AttentionArgs& a, const DecodePiece& piece, co
     if (!following) following = at[0];
     for (int64_t chunk = 0; chunk < D::kChunks; chunk++) {
       const int64_t row = chunk * D::kRows;
-      for (int64_t i = 0; i < padded; i += D::kPagesAtOnce) {
+      if constexpr (A::kCodes) piece_scores<A>(words, at, keys, at[0] + values, count, row, s);
+      for (int64_t i = 0; !A::kCodes && i < padded; i += D::kPagesAtOnce) {
         const E *k[D::kPagesAtOnce], *next[D::kPagesAtOnce];
         for (int64_t j = 0; j < D::kPagesAtOnce; j++) {
           const int64_t n = i + D::kPagesAtOnce + j;
@@ -192,7 +246,7 @@ MP_KERNEL void decode_piece(const AttentionArgs& a, const DecodePiece& piece, co
           next[j] = n < padded ? at[n] + keys : at[min_of(j, count - 1)] + values;
         }
         for (int64_t half = 0; half < (D::kVectors > 1 ? 1 : 2); half++) {
-          decode_scores<A, D::kRows, D::kVectors>(q + row * A::kDkp, k, next, half, s + i * kPage + half * kLanes);
+          if constexpr (!A::kCodes) decode_scores<A, D::kRows, D::kVectors>(q + row * A::kDkp, k, next, half, s + i * kPage + half * kLanes);
         }
       }
       for (int64_t i = 0; missing >> i; i++) {
@@ -213,13 +267,16 @@ MP_KERNEL void decode_piece(const AttentionArgs& a, const DecodePiece& piece, co
         }
         l[row + r] += total;
       }
-      for (int64_t i = 0; i < count; i++) {
-        // Tokens after the last position hold what another sequence left there.
+      // Tokens after the last position hold what another sequence left there.
+      if constexpr (A::kCodes) {
+        piece_values<A>(words, at, values, following + keys, count, min_of(count * kPage, last + 1 - page * kPage), s, o + row * A::kDvp);
+      }
+      for (int64_t i = 0; !A::kCodes && i < count; i++) {
         const int64_t tokens = min_of(kPage, last + 1 - (page + i) * kPage);
         const E* from = at[i] + values;
         const E* next = i + 1 < count ? at[i + 1] + values : following + keys;
         for (int64_t d = 0; d < A::kDvp; d += D::kDims * kLanes) {
-          decode_values<A, D::kRows, D::kDims>(s + i * kPage, tokens, from + d, next + d, o + row * A::kDvp + d);
+          if constexpr (!A::kCodes) decode_values<A, D::kRows, D::kDims>(s + i * kPage, tokens, from + d, next + d, o + row * A::kDvp + d);
         }
       }
     }
@@ -244,7 +301,7 @@ MP_TASK void attention_decode(const AttentionArgs& a, int tid, int nt) {
   constexpr int64_t kStride = round_up(D::kThread * 4, 64) / 4;
   float* own = (float*)a.scratch + tid * kStride;
   // Partial results first, so that other threads find them.
-  float *q = own + 2 * D::kPartial, *s = q + D::kPadded * A::kDkp, *whole = s + D::kRows * kDecodeKeys;
+  float *q = own + 2 * D::kPartial, *s = q + D::kQuery, *whole = s + D::kRows * kDecodeKeys;
   int64_t total = 0;
   for (int64_t i = 0; i < a.t; i++) total += a.positions[i] / kPage + 1 - first_seen(a, a.positions[i]) / kPage;
   total *= A::kHkv;

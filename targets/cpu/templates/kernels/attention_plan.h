@@ -18,13 +18,13 @@ struct TileShape {
   static constexpr int kMostRows = 192, kRowBlock = 16;
   static constexpr int kTokens = A::kGroup >= kMostRows ? 1 : power_of_two_below(kMostRows / A::kGroup);
   static constexpr int64_t kRows = round_up(kTokens * A::kGroup, kRowBlock);
-  // f16 keys and values are multiplied as pairs of bf16 where the machine does that.
+  // f16 keys and values, and codes, are multiplied as pairs of bf16 where the machine does that.
 #if defined(__AVX512BF16__)
-  static constexpr bool kPairs = A::kStore == Kv::F16;
+  static constexpr bool kPairs = A::kStore != Kv::F32;
 #else
   static constexpr bool kPairs = false;
 #endif
-  static constexpr bool kConverts = A::kStore == Kv::F16;
+  static constexpr bool kConverts = A::kStore != Kv::F32;
   static constexpr int64_t kSteps = kPairs ? round_up(A::kDk, 32) / 2 : A::kDk;    // of a score's sum; 4 bytes of a query each
   static constexpr int64_t kQuery = round_up(kSteps, kLanes);                      // stride of queries
   static constexpr int64_t kTokenSteps = kPairs ? kPage / 2 : kPage;               // of a page's sum of values

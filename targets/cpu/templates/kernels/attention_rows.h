@@ -73,18 +73,30 @@ MP_INLINE f32x16 pack_lanes(f32x16 low, f32x16 high) {
 MP_INLINE f32x16 pack_neighbours(f32x16 first, f32x16 second) { return (f32x16)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first); }
 #endif
 
+// A query, scaled; rounded to int8 where scores are asked for in that.
+template <class A>
+MP_INLINE void load_rounded(const AttentionArgs& a, int64_t token, int64_t head, float* q) {
+  if constexpr (A::kScores == Scores::F32) return load_query<A>(a, token, head, q);
+  load_head<A>(a, a.q + token * a.ldq + head * a.ldq_head, token, 1.0f, q);
+  f32x16 most = splat(0.0f);
+  for (int64_t d = 0; d < A::kDkp; d += kLanes) most = vmax(most, vabs(load(q + d)));
+  const float largest = max_lane(most), inverse = largest > 1e-30f ? 127.0f / largest : 0.0f;
+  const f32x16 scale = splat(largest / 127.0f * a.scale * kLog2e);
+  for (int64_t d = 0; d < A::kDkp; d += kLanes) store(q + d, round_even(load(q + d) * splat(inverse)) * scale);
+}
+
 // A query of one head, scaled, as steps.
 template <class A>
 MP_INLINE void query_steps(const AttentionArgs& a, int64_t token, int64_t head, float* to) {
   using T = TileShape<A>;
   if constexpr (!T::kPairs) {
     alignas(64) float q[A::kDkp];
-    load_query<A>(a, token, head, q);
+    load_rounded<A>(a, token, head, q);
     memcpy(to, q, T::kQuery * sizeof(float) < sizeof(q) ? T::kQuery * sizeof(float) : sizeof(q));
   } else {
 #if defined(__AVX512BF16__)
     alignas(64) float q[T::kSteps * 2] = {};
-    load_query<A>(a, token, head, q);
+    load_rounded<A>(a, token, head, q);
     for (int64_t d = 0; d < T::kSteps * 2; d += 32) store(to + d / 2, pack_neighbours(load(q + d), load(q + d + kLanes)));
 #endif
   }
@@ -94,7 +106,21 @@ MP_INLINE void query_steps(const AttentionArgs& a, int64_t token, int64_t head, 
 template <class A>
 MP_KERNEL void key_steps(const typename A::E* keys, float* to) {
   using T = TileShape<A>;
-  if constexpr (!T::kPairs) {
+  if constexpr (A::kCodes) {
+    widen_keys<A>(keys, [&](int64_t d, int64_t half, f32x16 first, f32x16 second) __attribute__((always_inline)) {
+      if constexpr (T::kPairs) {
+#if defined(__AVX512BF16__)
+        store(to + d / 2 * kPage + half * kLanes, pack_lanes(first, second));
+#endif
+      } else {
+        if (d < A::kDk) store(to + d * kPage + half * kLanes, first);
+        if (d + 1 < A::kDk) store(to + (d + 1) * kPage + half * kLanes, second);
+      }
+    });
+    // Dims beyond meet queries that are 0 there, and must be numbers.
+    constexpr int64_t kWritten = A::kKeySteps * (A::kKeyBits == 4 ? 4 : 2) * kPage;
+    if constexpr (T::kPairs && kWritten < T::kKeyFloats) memset(to + kWritten, 0, (T::kKeyFloats - kWritten) * sizeof(float));
+  } else if constexpr (!T::kPairs) {
     for (int64_t i = 0; i < A::kDk * kPage; i += kLanes) store(to + i, load_kv(keys + i));
   } else {
 #if defined(__AVX512BF16__)
@@ -113,8 +139,21 @@ MP_KERNEL void key_steps(const typename A::E* keys, float* to) {
 template <class A>
 MP_KERNEL void value_steps(const typename A::E* values, int64_t tokens, float* to) {
   using T = TileShape<A>;
-  const f32x16 zero = splat(0.0f);
-  if constexpr (!T::kPairs) {
+  [[maybe_unused]] const f32x16 zero = splat(0.0f);
+  if constexpr (A::kCodes) {
+    widen_values<A>(values, tokens, [&](int64_t t, int64_t d, f32x16 first, f32x16 second) __attribute__((always_inline)) {
+      if constexpr (T::kPairs) {
+#if defined(__AVX512BF16__)
+        store(to + t / 2 * A::kDvp + d, pack_lanes(first, second));
+#endif
+      } else {
+        store(to + t * A::kDvp + d, first);
+        store(to + (t + 1) * A::kDvp + d, second);
+      }
+    });
+    const int64_t written = (T::kPairs ? (tokens + 1) / 2 : (tokens + 1) / 2 * 2) * A::kDvp;
+    memset(to + written, 0, (T::kValueFloats - written) * sizeof(float));
+  } else if constexpr (!T::kPairs) {
     for (int64_t i = 0; i < kPage * A::kDvp; i += kLanes) store(to + i, i < tokens * A::kDvp ? load_kv(values + i) : zero);
   } else {
 #if defined(__AVX512BF16__)

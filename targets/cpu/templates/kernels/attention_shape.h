@@ -8,25 +8,66 @@
 
 namespace mp {
 
-template <Kv S> struct KvElement { using Type = float; };
+// The type of an element, and the bits of codes; 0 where there are none. Codes are addressed by bytes.
+template <Kv S> struct KvElement { using Type = uint8_t; };
+template <> struct KvElement<Kv::F32> { using Type = float; };
 template <> struct KvElement<Kv::F16> { using Type = uint16_t; };
+constexpr int key_bits(Kv s) { return s == Kv::I8 || s == Kv::K8V4 ? 8 : s == Kv::I4 ? 4 : 0; }
+constexpr int value_bits(Kv s) { return s == Kv::I8 ? 8 : s == Kv::I4 || s == Kv::K8V4 ? 4 : 0; }
 
+// Codes of a page and head, in bytes. Keys: [steps][32 tokens][4 bytes], a step being 4 elements, or 8 of 4 bits, of which the first 4 are in
+// the low halves. Values: [8 steps of 4 tokens][lanes][4 bytes], a lane being an element, or two of 4 bits: of each 32 elements the first 16
+// are in the low halves of 16 lanes. So a step is a vector that integer products take as it is. After each follow, for each group, f16 scales
+// [32 tokens] and minima [32 tokens].
+constexpr int kCodeGroup = 32;
+constexpr int64_t code_groups(int bits, int64_t dim) { return bits == 4 ? (dim + kCodeGroup - 1) / kCodeGroup : 1; }
+constexpr int64_t key_steps_of(int bits, int64_t dim) { return bits == 4 ? (dim + 7) / 8 : (dim + 3) / 4; }
+constexpr int64_t value_lanes_of(int bits, int64_t dim) { return bits == 4 ? round_up(dim, kCodeGroup) / 2 : round_up(dim, kLanes); }
+constexpr int64_t kParameterBytes = 2 * kPage * 2;  // of a group
+
+template <int DK, Kv S>
+constexpr int64_t key_bytes() {
+  constexpr int bits = key_bits(S);
+  if (bits) return key_steps_of(bits, DK) * kPage * 4 + code_groups(bits, DK) * kParameterBytes;
+  return (int64_t)DK * kPage * (int64_t)sizeof(typename KvElement<S>::Type);
+}
+template <int DV, Kv S>
+constexpr int64_t value_bytes() {
+  constexpr int bits = value_bits(S);
+  if (bits) return kPage * value_lanes_of(bits, DV) + code_groups(bits, DV) * kParameterBytes;
+  return round_up(DV, kLanes) * kPage * (int64_t)sizeof(typename KvElement<S>::Type);
+}
 template <int HKV, int DK, int DV, Kv S>
 constexpr int64_t kv_bytes_per_page() {
-  return (int64_t)HKV * kPage * (DK + round_up(DV, kLanes)) * (int64_t)sizeof(typename KvElement<S>::Type);
+  return HKV * (key_bytes<DK, S>() + value_bytes<DV, S>());
+}
+
+// Tokens between two updates of the running maximum, in steps of single tokens.
+constexpr int kMostTokens = 8 * kPage;
+constexpr int largest_divisor(int n, int most) {
+  for (int d = most < n ? most : n; d > 1; d--) {
+    if (n % d == 0) return d;
+  }
+  return 1;
 }
 
 // DR: rotated dims of q and k; 0 where they come rotated, or are not to be.
-template <int HQ, int HKV, int DK, int DV, Kv STORE, int DR = 0, Rope STYLE = Rope::Half>
+template <int HQ, int HKV, int DK, int DV, Kv STORE, int DR = 0, Rope STYLE = Rope::Half, Scores SCORES = Scores::F32>
 struct AttentionShape {
   static_assert(HQ % HKV == 0, "query heads share KV heads evenly");
   using E = typename KvElement<STORE>::Type;
   static constexpr int kHq = HQ, kHkv = HKV, kDk = DK, kDv = DV, kDr = DR, kGroup = HQ / HKV;
   static constexpr Kv kStore = STORE;
   static constexpr Rope kStyle = STYLE;
+  static constexpr Scores kScores = SCORES;
   static constexpr int kDkp = (int)round_up(DK, kLanes), kDvp = (int)round_up(DV, kLanes);
-  // A page: keys of all heads, token-minor, so that a vector holds 16 tokens' keys and a score needs no horizontal sum; then values.
-  static constexpr int64_t kKeysOfHead = (int64_t)DK * kPage, kValuesOfHead = (int64_t)kPage * kDvp, kValues = HKV * kKeysOfHead;
+  // A page: keys of all heads, token-minor, so that a vector holds 16 tokens' keys and a score needs no horizontal sum; then values. In E.
+  static constexpr int64_t kKeysOfHead = key_bytes<DK, STORE>() / (int64_t)sizeof(E), kValuesOfHead = value_bytes<DV, STORE>() / (int64_t)sizeof(E);
+  static constexpr int64_t kValues = HKV * kKeysOfHead;
+  static constexpr bool kCodes = key_bits(STORE) != 0;
+  static constexpr int kKeyBits = key_bits(STORE), kValueBits = value_bits(STORE);
+  static constexpr int64_t kKeySteps = key_steps_of(kKeyBits, DK), kKeyGroups = code_groups(kKeyBits, DK);
+  static constexpr int64_t kValueLanes = value_lanes_of(kValueBits, DV), kValueGroups = code_groups(kValueBits, DV);
   static constexpr int64_t kPageBytes = kv_bytes_per_page<HKV, DK, DV, STORE>();
 };
 
@@ -83,26 +124,6 @@ MP_INLINE void load_head(const AttentionArgs& a, const float* x, int64_t token, 
 template <class A>
 MP_INLINE void load_query(const AttentionArgs& a, int64_t token, int64_t head, float* to) {
   load_head<A>(a, a.q + token * a.ldq + head * a.ldq_head, token, a.scale * kLog2e, to);
-}
-
-// Stores a token's key and value of one KV head in the cache.
-template <class A>
-MP_KERNEL void append_head(const AttentionArgs& a, int64_t token, int64_t h) {
-  using E = typename A::E;
-  const int64_t position = a.positions[token], at = position % kPage;
-  E* page = kv_page<A>(a, a.slots[token], position / kPage);
-  if (!page || position < 0) return;
-  alignas(64) float k[A::kDkp];
-  load_head<A>(a, a.k + token * a.ldk + h * a.ldk_head, token, 1.0f, k);
-  E* keys = page + h * A::kKeysOfHead + at;
-  for (int64_t d = 0; d < A::kDk; d += kLanes) {
-    E lanes[kLanes];
-    store_kv(lanes, load(k + d));
-    for (int64_t i = 0; i < kLanes && d + i < A::kDk; i++) keys[(d + i) * kPage] = lanes[i];
-  }
-  const float* v = a.v + token * a.ldv + h * a.ldv_head;
-  E* values = page + A::kValues + h * A::kValuesOfHead + at * A::kDvp;
-  for (int64_t d = 0; d < A::kDv; d += kLanes) store_kv(values + d, load_n(v + d, A::kDv - d));
 }
 
 // A head's finished row: sums of values `o` [kDvp] over the total `l` of weights (with the sink's share); m is the largest score.

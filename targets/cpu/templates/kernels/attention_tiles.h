@@ -138,7 +138,7 @@ MP_TASK void tile_item(const AttentionArgs& a, const AttentionTile& tile, int64_
 template <class A>
 MP_KERNEL void token_item(const AttentionArgs& a, const AttentionTile& tile, int64_t kv_head, int64_t begin, int64_t end, const TileRows& w, float* scratch) {
   using D = DecodeShape<A>;
-  float *q = scratch, *s = q + D::kPadded * A::kDkp, *o = s + D::kRows * kDecodeKeys, *m = o + D::kPadded * A::kDvp, *l = m + D::kPadded;
+  float *q = scratch, *s = q + D::kQuery, *o = s + D::kRows * kDecodeKeys, *m = o + D::kPadded * A::kDvp, *l = m + D::kPadded;
   decode_piece<A>(a, DecodePiece{tile.first, kv_head, begin, end}, nullptr, q, s, o, m, l);
   memcpy(w.o, o, A::kGroup * A::kDvp * sizeof(float));
   for (int64_t r = 0; r < A::kGroup; r++) {
