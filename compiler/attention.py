@@ -112,7 +112,7 @@ def with_scores(lowered: Lowered, layers: Sequence[AttentionLayer], rules: Atten
         if choice == "f32" or not isinstance(layer, int):
             nodes.append(node)
             continue
-        for held in layers[layer].formats:
+        for held, _ in layers[layer].runs:
             if not held.quantized:
                 raise OptionError(
                     f"attention_scores asks for {choice} in attention layer {layer}, whose keys are kept in {held.value}.",

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mixplan.runtime.dtypes import DType
+from mixplan.runtime.kv_format import KvFormat
 from mixplan.runtime.plan import Plan
 
 __all__ = ["FP32_LIMIT", "MOVES", "Coverage", "LogitReport", "NodeReport", "VerifyReport", "default_limit", "failures", "source_warnings"]
@@ -124,8 +124,9 @@ class VerifyReport:
 
 def default_limit(plan: Plan) -> float | None:
     """The limit on logits that holds without being asked for: that of plans whose weights and KV cache are all float32."""
-    exact = all(decision.scheme == "FP32" for decision in plan.decisions) and all(layer.dtype is DType.f32 for layer in plan.attention)
-    return FP32_LIMIT if exact else None
+    exact = all(decision.scheme == "FP32" for decision in plan.decisions)
+    kept = all(held is KvFormat.f32 for layer in plan.attention for held, _ in layer.runs)
+    return FP32_LIMIT if exact and kept else None
 
 
 def failures(logits: LogitReport, nodes: Sequence[NodeReport], max_diff: float | None, min_snr: float | None) -> tuple[str, ...]:

@@ -63,7 +63,7 @@ def _facts(plan: Plan) -> dict[str, Any]:
         "weight bytes": sum(entry.size for name, entry in files if name.endswith(".safetensors")),
         "plan bytes": sum(entry.size for _, entry in files),
         "KV cache bytes per token": kv_bytes_per_token(plan),
-        "KV cache dtypes": " ".join(sorted({held.value for layer in plan.attention for held in layer.formats})),
+        "KV cache dtypes": " ".join(sorted({held.value for layer in plan.attention for held, _ in layer.runs})),
         "attention layers": len(plan.attention),
         "tokens per step, at most": plan.max_step_tokens,
         "nodes": len(plan.nodes),

@@ -7,6 +7,7 @@ The prose beside it is PLAN_FORMAT.md; bounds are checked in `plan_check.py`.
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -128,14 +129,16 @@ class AttentionLayer(_Record, frozen=True):
     heads: tuple[KvFormat, ...] = ()
 
     @property
-    def formats(self) -> tuple[KvFormat, ...]:
-        """The format of each KV head."""
-        return self.heads or (self.dtype,) * self.kv_heads
+    def runs(self) -> tuple[tuple[KvFormat, int], ...]:
+        """Neighbouring heads of one format: the format, and how many they are."""
+        if not self.heads:
+            return ((self.dtype, self.kv_heads),)
+        return tuple((held, len(list(heads))) for held, heads in groupby(self.heads))
 
     @property
     def token_bytes(self) -> int:
         """Bytes that a token leaves here, scales counted in."""
-        return sum(held.token_bytes(self.k_dim, self.v_dim) for held in self.formats)
+        return sum(count * held.token_bytes(self.k_dim, self.v_dim) for held, count in self.runs)
 
 
 class Decision(_Record, frozen=True):

@@ -70,7 +70,7 @@ def check_attention(plan: Plan) -> None:
             raise PlanError(f"{where} has window {node.attrs.get('window', 0)}; attention layer {layer} says {cache.window}.")
         if cache.heads and len(cache.heads) != cache.kv_heads:
             raise PlanError(f"Attention layer {layer} gives formats of {len(cache.heads)} KV heads; it has {cache.kv_heads}.")
-        if node.attrs.get("scores", "f32") != "f32" and not all(held.quantized for held in cache.formats):
+        if node.attrs.get("scores", "f32") != "f32" and not all(held.quantized for held, _ in cache.runs):
             raise PlanError(
                 f"{where} has scores in {node.attrs['scores']}; heads of attention layer {layer} keep keys that are no integers."
             )

@@ -28,7 +28,7 @@ class ReferenceCache:
         rows = (spec.pages, spec.page_size)
         try:
             for number, layer in layers.items():
-                formats = layer.formats
+                formats = [held for held, count in layer.runs for _ in range(count)]
                 self._pools[number] = (
                     _Pool([held.keys for held in formats], rows, layer.k_dim),
                     _Pool([held.values for held in formats], rows, layer.v_dim),

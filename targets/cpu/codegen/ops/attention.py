@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 from mixplan.runtime.dtypes import DType
 from mixplan.runtime.errors import UnsupportedError
@@ -101,12 +100,11 @@ def _runs(kept: AttentionLayer, layer: int, dims: str) -> tuple[list[_Run], str]
     runs: list[_Run] = []
     size = ""
     first = 0
-    for held, heads in groupby(kept.formats):
+    for held, count in kept.runs:
         if held not in _STORAGE:
             raise UnsupportedError(
                 f"Attention layer {layer} keeps {held.value}; the CPU kernels keep {', '.join(d.value for d in _STORAGE)}."
             )
-        count = len(list(heads))
         runs.append(_Run(first, count, _STORAGE[held], size))
         size += f" + kv_bytes_per_page<{count}, {dims}, {_STORAGE[held]}>()"
         first += count
