@@ -94,7 +94,7 @@ extern "C" void bench_attention(int64_t batch, int64_t chunk, int64_t context, i
   int32_t* sync = (int32_t*)memory(nt * kSyncInts * 4);
   int32_t* lengths = (int32_t*)calloc((size_t)t, 4);
   for (int64_t i = 0; i < t; i++) lengths[i] = (int32_t)context;
-  void* scratch = memory(attention_scratch<HQ, HKV, DK, DV>(nt, t));
+  void* scratch = memory(attention_scratch<HQ, HKV, DK, DV, B::kS>(nt, t));
   int32_t* positions = (int32_t*)calloc((size_t)t, 4);
   int32_t* slots = (int32_t*)calloc((size_t)t, 4);
   int32_t* table = (int32_t*)calloc((size_t)pages, 4);

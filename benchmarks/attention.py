@@ -3,7 +3,7 @@
 A case is BATCHxCHUNK@CONTEXT: so many sequences, each with so many new tokens, the last at position CONTEXT - 1. One step runs the append
 and the attention of every layer, each layer with its own cache of scattered pages, as in a model. Medians over rounds.
 
-GB/s count the keys and values of the context once for each sequence and KV head; GFLOP/s count two operations for each multiply-add of a
+GB/s count the keys and values of the context, as stored, once for each sequence and KV head; GFLOP/s count two operations for each multiply-add of a
 query with a key or value that it sees (the causal half of a prompt).
 """
 
@@ -22,6 +22,7 @@ from pathlib import Path
 
 import mixplan
 from mixplan.runtime.devices.cpu_amx import amx_refusal
+from mixplan.runtime.kv_format import KvFormat
 
 TEMPLATES = Path(mixplan.__file__).parent / "targets" / "cpu" / "templates"
 LEVELS = {
@@ -33,7 +34,7 @@ LEVELS = {
 }
 # query heads, KV heads, size of a key, size of a value, layers
 SHAPES = {"135m": (9, 3, 64, 64, 30), "1b": (32, 8, 64, 64, 16), "8b": (32, 8, 128, 128, 32), "mha": (12, 12, 64, 64, 12)}
-WIDTH = {"F32": 4, "F16": 2}
+FORMATS = {"F32": KvFormat.f32, "F16": KvFormat.f16, "I8": KvFormat.i8, "K8V4": KvFormat.k8v4, "I4": KvFormat.i4}
 CASES = ("1x1@128", "1x1@1024", "1x1@4096", "16x1@256", "32x1@256", "1x512@512", "1x2048@2048")
 
 
@@ -75,7 +76,7 @@ def _measure(library: ctypes.CDLL, shape: str, kv: str, case: str, threads: int,
     out = (ctypes.c_double * (2 * rounds))()
     library.bench_attention(*(ctypes.c_int64(v) for v in (batch, chunk, context, measured)), threads, rounds, out)
     append, attend = (statistics.median(out[k::2]) * layers / measured for k in (0, 1))
-    moved = batch * context * hkv * (dk + dv) * WIDTH[kv] * layers
+    moved = batch * context * hkv * FORMATS[kv].token_bytes(dk, dv) * layers
     seen = batch * sum(range(context - chunk + 1, context + 1))
     return Line(
         shape, kv, case, threads, append * 1e3, attend * 1e3, moved / attend / 1e9, 2 * hq * (dk + dv) * seen * layers / attend / 1e9
@@ -87,7 +88,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--level", choices=list(LEVELS), default="bf16", help="ISA level to compile for")
     parser.add_argument("--shape", nargs="*", choices=list(SHAPES), default=["135m"])
-    parser.add_argument("--kv", nargs="*", choices=list(WIDTH), default=["F16"])
+    parser.add_argument("--kv", nargs="*", choices=list(FORMATS), default=["F16"])
     parser.add_argument("--case", nargs="*", default=list(CASES))
     parser.add_argument("--threads", nargs="*", type=int, default=[2])
     parser.add_argument("--rounds", type=int, default=7)
