@@ -3,8 +3,8 @@
 A case is BATCHxCHUNK@CONTEXT: so many sequences, each with so many new tokens, the last at position CONTEXT - 1. One step runs the append
 and the attention of every layer, each layer with its own cache of scattered pages, as in a model. Medians over rounds.
 
-GB/s count the keys and values of the context, as stored, once for each sequence and KV head; GFLOP/s count two operations for each multiply-add of a
-query with a key or value that it sees (the causal half of a prompt).
+GB/s count the keys and values of the context, as stored, once for each sequence and KV head; GFLOP/s count two operations for each
+multiply-add of a query with a key or value that it sees (the causal half of a prompt).
 """
 
 from __future__ import annotations
