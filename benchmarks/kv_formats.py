@@ -1,8 +1,8 @@
 """What formats of the KV cache cost and gain: `python benchmarks/kv_formats.py CHECKPOINT --text FILE --work DIR [--scheme FP32] [--json]`.
 
 Compiles the checkpoint once, and gives that plan other formats of keys and values (`i8`, or `i8+scores` for int8 scores as well), so that
-all else is the same to the bit. Then, for each: mean KL divergence from the original and perplexity, as `mixplan eval --against` has them, and
-the time of a decode step at each context. Plans are timed in turn, and a format's figure is the median of its ratios to the first one's in
+all else is the same to the bit. Then, for each: mean KL divergence from the original and perplexity, as `mixplan eval --against` has them,
+and the time of a decode step at each context. Plans are timed in turn, and a format's figure is the median of its ratios to the first one's in
 the same turn. DIR keeps the plans, and the original's log-probabilities.
 """
 
@@ -162,9 +162,8 @@ def main() -> None:
         return
     for row in rows:
         speed = " ".join(f"{context}: {row.ms[context]:.3f} ms {row.speed[context]:.2f}x" for context in sorted(row.ms))
-        print(
-            f"{row.kv:10} {row.bytes_per_token:7} B  kld {row.kld:.6f} p99 {row.kld_p99:.5f} ppl {row.perplexity:.3f} same {row.same_top:.4f}  {speed}"
-        )
+        quality = f"kld {row.kld:.6f} p99 {row.kld_p99:.5f} perplexity {row.perplexity:.3f} same top {row.same_top:.4f}"
+        print(f"{row.kv:10} {row.bytes_per_token:7} B  {quality}  {speed}")
 
 
 if __name__ == "__main__":
