@@ -1,9 +1,9 @@
 """What formats of the KV cache cost and gain: `python benchmarks/kv_formats.py CHECKPOINT --text FILE --work DIR [--scheme FP32] [--json]`.
 
 Compiles the checkpoint once, and gives that plan other formats of keys and values (`i8`, or `i8+scores` for int8 scores as well), so that
-all else is the same to the bit. Then, for each: mean KL divergence from the original and perplexity, as `mixplan eval --against` has them,
-and the time of a decode step at each context. Plans are timed in turn, and a format's figure is the median of its ratios to the first one's in
-the same turn. DIR keeps the plans, and the original's log-probabilities.
+all else is the same to the bit. Then, for each: mean KL divergence from the original and perplexity, as `mixplan eval --against` has
+them, and the time of a decode step at each context. Plans are timed in turn, and a format's figure is the median of its ratios to the first
+one's in the same turn. DIR keeps the plans, and the original's log-probabilities.
 """
 
 from __future__ import annotations
