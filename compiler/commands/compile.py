@@ -23,14 +23,14 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option(
     "--quantizer",
     type=click.Choice(["round", "clip", "gptq"]),
-    help="Without a promise: to the nearest code; scales by weighted error; errors compensated. Default: gptq with --text, else clip.",
+    help="To the nearest code; scales by weighted error; or errors compensated. Default: gptq with --text, else clip.",
 )
 @click.option(
     "--scaling",
     type=click.Choice(["none", "awq", "smooth"]),
     default="none",
     show_default=True,
-    help="Without a promise: scale layers' inputs by what --text makes of them.",
+    help="Scale the columns of layers' inputs by what --text makes of them, before weights are rounded.",
 )
 @click.option("--eval-text", type=_FILE, help="With a promise: measure on this text. Default: the second half of --text.")
 @click.option("--bits", metavar="N", help="Promise: effective bits per weight, over all tensors, such as 4.5.")
