@@ -1,9 +1,9 @@
 """What formats of the KV cache cost and gain: `python benchmarks/kv_formats.py CHECKPOINT --text FILE --work DIR [--scheme FP32] [--json]`.
 
-Compiles the checkpoint once, and gives that plan other formats of keys and values (`i8`, or `i8+scores` for int8 scores as well), so that
-all else is the same to the bit. Then, for each: mean KL divergence from the original and perplexity, as `mixplan eval --against` has
-them, and the time of a decode step at each context. Plans are timed in turn, and a format's figure is the median of its ratios to the first
-one's in the same turn. DIR keeps the plans, and the original's log-probabilities.
+Compiles the checkpoint once, and gives that plan other formats of keys and values, so that all else is the same to the bit. Formats are
+written as for `--kv-dtype` (`i8`, `i4,0=i8`), and with `+scores` for int8 scores as well. Then, for each: mean KL divergence from the
+original and perplexity, as `mixplan eval --against` has them, and the time of a decode step at each context. Plans are timed in turn, and a
+format's figure is the median of its ratios to the first one's in the same turn. DIR keeps the plans, and the original's log-probabilities.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import mixplan
+from mixplan.compiler.attention import KV_FORMATS, AttentionRules, head_formats, parse_rules
 from mixplan.compiler.evaluation.reference import replay_reference
 from mixplan.compiler.frontends import open_checkpoint
 from mixplan.compiler.kernels import build_regions, write_regions
@@ -30,6 +31,7 @@ from mixplan.runtime.evaluation.evaluate import EvalOptions, load_for_windows, p
 from mixplan.runtime.evaluation.measure import measure
 from mixplan.runtime.kv_format import KvFormat
 from mixplan.runtime.logit_rows import finite_best
+from mixplan.runtime.plan import AttentionLayer
 from mixplan.runtime.plan_io import read_plan, write_manifest
 
 FORMATS = ("f16", "i8", "i8+scores", "k8v4", "i4", "i4+scores")
@@ -52,7 +54,9 @@ class Row:
 
 def _variant(base: Path, output: Path, name: str) -> Path:
     """The plan `base` with another format."""
-    held, _, scores = name.partition("+")
+    text, _, scores = name.partition("+")
+    everywhere, exceptions = parse_rules("--formats", text, KV_FORMATS, heads=True)
+    rules = AttentionRules(everywhere or "f16", exceptions)
     plan = read_plan(base, verify="manifest").plan
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir()
@@ -63,7 +67,7 @@ def _variant(base: Path, output: Path, name: str) -> Path:
     kinds = {"scores": "i8"} if scores else {}
     plan = msgspec.structs.replace(
         plan,
-        attention=tuple(msgspec.structs.replace(layer, dtype=KvFormat(held), heads=()) for layer in plan.attention),
+        attention=tuple(_layer(layer, head_formats(rules, number, layer.kv_heads)) for number, layer in enumerate(plan.attention)),
         nodes=tuple(msgspec.structs.replace(n, attrs={**n.attrs, **kinds}) if n.op == "attention" else n for n in plan.nodes),
         regions=tuple(msgspec.structs.replace(region, kernels={}, source="") for region in plan.regions),
         files={},
@@ -71,6 +75,10 @@ def _variant(base: Path, output: Path, name: str) -> Path:
     plan = msgspec.structs.replace(plan, regions=write_regions(output, build_regions(plan, ("native",))))
     write_manifest(output, plan, known=known)
     return output
+
+
+def _layer(layer: AttentionLayer, formats: tuple[KvFormat, ...]) -> AttentionLayer:
+    return msgspec.structs.replace(layer, dtype=formats[0], heads=formats if len(set(formats)) > 1 else ())
 
 
 class _Kept:

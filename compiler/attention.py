@@ -13,7 +13,7 @@ from mixplan.runtime.errors import InternalError, OptionError
 from mixplan.runtime.kv_format import KvFormat
 from mixplan.runtime.plan import AttentionLayer
 
-__all__ = ["KV_FORMATS", "SCORES", "AttentionRules", "Rule", "attention_layers", "parse_rules", "with_scores"]
+__all__ = ["KV_FORMATS", "SCORES", "AttentionRules", "Rule", "attention_layers", "head_formats", "parse_rules", "with_scores"]
 
 KV_FORMATS = (KvFormat.f32, KvFormat.f16, KvFormat.i8, KvFormat.i4, KvFormat.k8v4)
 SCORES = ("f32", "i8")
@@ -82,7 +82,7 @@ def attention_layers(lowered: Lowered, rules: AttentionRules) -> tuple[Attention
         if not all(isinstance(size, int) for size in sizes):
             raise InternalError(f"Attention {node.name} has heads whose sizes depend on the step.")
         heads, k_dim, v_dim = (int(size) for size in sizes if isinstance(size, int))
-        formats = _formats(rules, layer, heads)
+        formats = head_formats(rules, layer, heads)
         alike = len(set(formats)) == 1
         found[layer] = AttentionLayer(
             kv_heads=heads,
@@ -127,7 +127,8 @@ def _choice(everywhere: str, rules: Sequence[Rule], layer: int, head: int | None
     return fitting[-1] if fitting else everywhere
 
 
-def _formats(rules: AttentionRules, layer: int, heads: int) -> tuple[KvFormat, ...]:
+def head_formats(rules: AttentionRules, layer: int, heads: int) -> tuple[KvFormat, ...]:
+    """The format of each KV head of a layer."""
     return tuple(KvFormat(_choice(rules.kv, rules.kv_rules, layer, head)) for head in range(heads))
 
 
