@@ -1,8 +1,8 @@
 """By what to divide the input of layers so that rounding costs their outputs least: a search over a few families of numbers.
 
 Column j's number is size(x_j)^a over size(w_j)^b, sizes being root mean squares of the input and the largest magnitudes of the weights.
-"awq" tries b = 0 and b = 1 - a, and counts the error of rounding weights (Lin and others, 2023). "smooth" tries b = 1 - a and counts the
-error of rounding inputs to int8 as well, where the layers do that (Xiao and others, 2022). A family's numbers are tried on some rows.
+Tried are b = 0 and b = 1 - a. "awq" counts the error of rounding weights (Lin and others, 2023), "smooth" the error of rounding inputs to
+int8 as well, where layers do that (after Xiao and others, 2022, whose numbers have b = 1 - a). A family's numbers are tried on some rows.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class InputScaler:
         size = moments.clamp(min=1e-8 * float(moments.mean())).sqrt()
         heaviest = heaviest.clamp(min=1e-4 * float(heaviest.max()) + 1e-30)
         for power in _POWERS:
-            for other in {0.0: None, 1.0 - power: None} if self._kind == "awq" else (1.0 - power,):
+            for other in {0.0: None, 1.0 - power: None}:
                 logs = power * size.log() - other * heaviest.log()
                 yield (logs - logs.mean()).exp().clamp(1 / _MOST, _MOST)
 

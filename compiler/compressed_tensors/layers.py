@@ -86,7 +86,7 @@ def plan_layers(loaded: LoadedPlan, captured: Captured) -> list[PlanLayer]:
         raise UnsupportedError(
             f"The plan was compiled with --scaling {scaling}, which moves numbers from norms into weights; this export copies the "
             "checkpoint's own norms and biases.",
-            hint="Compile without scaling, and export that plan.",
+            hint="Compile with --scaling none, and export that plan.",
         )
     constants = Constants(captured.weights)
     lowered = _lower_again(plan, captured, constants)

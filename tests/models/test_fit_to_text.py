@@ -46,7 +46,9 @@ def test_each_quantizer_is_a_step_further(tmp_path: Path) -> None:
     errors = []
     for quantizer in ("round", "clip", "gptq"):
         plan = tmp_path / f"{quantizer}.plan"
-        mixplan.compile(model, output=plan, scheme="W3A16:g32", text=ids, quantizer=quantizer, targets=("reference",), kv_dtype="f32")
+        mixplan.compile(
+            model, output=plan, scheme="W3A16:g32", text=ids, quantizer=quantizer, scaling="none", targets=("reference",), kv_dtype="f32"
+        )
         with load(plan, device="reference") as loaded:
             found = loaded.step(ids[:256], list(range(256)), [0] * 256, "all")
         errors.append(float(np.square(found - expected).mean()))
@@ -58,6 +60,7 @@ def test_each_quantizer_is_a_step_further(tmp_path: Path) -> None:
     [
         ({"scheme": "W4A16", "quantizer": "gptq"}, "quantizer gptq needs a text"),
         ({"scheme": "W4A16", "scaling": "awq"}, "there is none"),
+        ({"bits": 4.5, "scaling": "awq"}, "there is none"),
         ({"scheme": "W4A16", "quantizer": "best"}, "allowed are round, clip, gptq"),
         ({"scheme": "W4A16", "scaling": "more", "text": [1] * 64}, "allowed are none, awq, smooth"),
         ({"scheme": "W4A16", "text": [1] * 3}, "at least 16"),
