@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mixplan.runtime.limits import kv_bytes_per_token
+from mixplan.runtime.limits import kv_bytes_per_token, kv_formats
 from mixplan.runtime.plan import Plan
 from mixplan.runtime.plan_io import read_plan
 from mixplan.runtime.receipt import Receipt, read_receipt
@@ -63,7 +63,7 @@ def _facts(plan: Plan) -> dict[str, Any]:
         "weight bytes": sum(entry.size for name, entry in files if name.endswith(".safetensors")),
         "plan bytes": sum(entry.size for _, entry in files),
         "KV cache bytes per token": kv_bytes_per_token(plan),
-        "KV cache dtypes": " ".join(sorted({held.value for layer in plan.attention for held, _ in layer.runs})),
+        "KV cache dtypes": kv_formats(plan),
         "attention layers": len(plan.attention),
         "tokens per step, at most": plan.max_step_tokens,
         "nodes": len(plan.nodes),

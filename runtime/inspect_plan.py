@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from mixplan.runtime.limits import kv_bytes_per_token
+from mixplan.runtime.limits import kv_bytes_per_token, kv_formats
 from mixplan.runtime.plan import Plan
 from mixplan.runtime.plan_io import read_plan
 
@@ -75,6 +75,7 @@ def _facts(plan: Plan) -> dict[str, Any]:
         "weight bytes": weights,
         "plan bytes": sum(entry.size for entry in plan.files.values()),
         "KV cache bytes per token": kv_bytes_per_token(plan),
+        "KV cache dtypes": kv_formats(plan),
         "attention layers": len(plan.attention),
         "tokens per step, at most": plan.max_step_tokens,
         "schema version": plan.schema_version,

@@ -8,7 +8,7 @@ from mixplan.runtime.errors import OptionError
 from mixplan.runtime.hal import PAGE_SIZE, CacheSpec
 from mixplan.runtime.plan import Plan
 
-__all__ = ["cache_spec", "kv_bytes_per_token", "step_limit"]
+__all__ = ["cache_spec", "kv_bytes_per_token", "kv_formats", "step_limit"]
 
 _DEFAULT_KV_TOKENS = 1 << 20
 _MAX_SEQUENCES = 1 << 16
@@ -44,3 +44,8 @@ def cache_spec(plan: Plan, max_sequences: int, kv_tokens: int | None) -> CacheSp
 def kv_bytes_per_token(plan: Plan) -> int:
     """Bytes of keys and values that a token leaves in all layers."""
     return sum(layer.token_bytes for layer in plan.attention)
+
+
+def kv_formats(plan: Plan) -> str:
+    """The formats of keys and values that some head has, in words."""
+    return " ".join(sorted({held.value for layer in plan.attention for held, _ in layer.runs}))
