@@ -103,9 +103,11 @@ extern "C" void bench_attention(int64_t batch, int64_t chunk, int64_t context, i
     seed = seed * 1664525u + 1013904223u;
     x[i] = (float)(seed >> 8) / 8388608.0f - 1.0f;
   }
-  for (int64_t i = 0; i < kPageBytes * pages * layers / 2; i++) {  // f16 or the halves of f32 around 1
+  // f16 or the halves of f32 around 1; or codes, whose scales and minima are around 2^-8.
+  constexpr uint32_t kAround = B::kS == Kv::F32 || B::kS == Kv::F16 ? 0x3800 : 0x1a00;
+  for (int64_t i = 0; i < kPageBytes * pages * layers / 2; i++) {
     seed = seed * 1664525u + 1013904223u;
-    ((uint16_t*)cache)[i] = (uint16_t)(0x3800 + (seed >> 22));
+    ((uint16_t*)cache)[i] = (uint16_t)(kAround + (seed >> 22));
   }
   for (int64_t i = 0; i < t; i++) positions[i] = (int32_t)(context - chunk + i % chunk), slots[i] = (int32_t)(i / chunk);
   for (int64_t i = 0; i < pages; i++) table[i] = (int32_t)i;
