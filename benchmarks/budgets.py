@@ -180,9 +180,9 @@ def table(rows: Sequence[Row]) -> str:
     ]
     for row in sorted(rows, key=lambda one: (one.bits, one.kind)):
         beside = [_ratio(row, [one for one in rows if one.kind == kind]) if row.kind == "mixed" else "" for kind in ("uniform", "rule")]
-        predicted = f"{row.predicted:.4f}" if row.predicted else ""
+        predicted = f"{row.predicted:.3g}" if row.predicted else ""
         lines.append(
-            f"| {row.kind} | {row.name} | {row.bits:.3f} | {row.kld:.4f} | {row.kld_p99:.3f} | {row.perplexity:.2f} | {row.same_top:.1%} "
+            f"| {row.kind} | {row.name} | {row.bits:.3f} | {row.kld:.3g} | {row.kld_p99:.3g} | {row.perplexity:.2f} | {row.same_top:.1%} "
             f"| {predicted} | {' | '.join(beside)} |"
         )
     return "\n".join(lines)

@@ -15,6 +15,8 @@ __all__ = ["AXES", "MOST_ATTEMPTS", "Built", "Outcome", "excess", "objective_axi
 
 AXES: Mapping[Measure, Axis] = {"bits": "bits", "size": "size", "latency": "seconds", "kld": "loss", "loss": "loss"}
 MOST_ATTEMPTS = 7
+_OPTIMISM = 1.4
+"""What is measured over what is predicted, before anything is measured: weights are fitted to the text that predictions are made from."""
 _CLOSE = 0.95
 """A corrected limit that is used up to this share is used up."""
 _WORTH = 0.004
@@ -90,7 +92,7 @@ def _budgets(promise: Promise) -> dict[Measure, Budget | Offset]:
     for name in promise.bounds:
         limit = promise.limits[name]
         # A model that is well calibrated on the text loses about as much likelihood as its divergence is.
-        start = math.log1p(limit) if name == "loss" else limit
+        start = (math.log1p(limit) if name == "loss" else limit) / _OPTIMISM
         budgets[name] = Offset(limit) if name in ("bits", "size") else Budget(limit, start)
     return budgets
 

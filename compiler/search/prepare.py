@@ -5,7 +5,8 @@ One preparation serves any number of promises that share its menu, as when budge
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from mixplan.compiler.calibration.statistics import Calibration
 from mixplan.compiler.clock import Clock
 from mixplan.compiler.constants import Constants
 from mixplan.compiler.draft import Draft, copy_graph, make_draft
-from mixplan.compiler.evaluation.reference import TorchReference, replay_reference
+from mixplan.compiler.evaluation.reference import replay_reference, streamed_reference
 from mixplan.compiler.frontends import Captured
 from mixplan.compiler.options import Options
 from mixplan.compiler.scaling import InputScaler
@@ -31,12 +32,15 @@ from mixplan.compiler.sensitivity import LossTable, loss_table
 from mixplan.passes.base import Scaler
 from mixplan.runtime.cost import Work
 from mixplan.runtime.errors import UnsupportedError
+from mixplan.runtime.evaluation.measure import Reference
 from mixplan.targets.registry import get_target
 
 __all__ = ["Prepared", "copied", "prepare"]
 
 # Models with more parameters are scored without gradients, which need the weights in memory again and again.
 _LARGE = 2_000_000_000
+# Models with more are read layer by layer wherever the original runs.
+_IN_MEMORY = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -72,9 +76,14 @@ class Prepared:
         others = sum(len(data) for data in self.captured.files.values())
         return make_problem(self.groups, self.menu.options, self.table.loss, self.draft, StepCosts(self.draft, work, rates), others)
 
-    def reference(self) -> TorchReference:
-        """The original on the held-out windows; to be closed."""
-        return replay_reference(copied(self.captured), self.texts.held_out)
+    @contextmanager
+    def reference(self) -> Iterator[Reference]:
+        """The original on the held-out windows."""
+        if self.captured.model.parameters > _IN_MEMORY:
+            yield streamed_reference(self.captured, self.texts.held_out)
+            return
+        with replay_reference(copied(self.captured), self.texts.held_out) as reference:
+            yield reference
 
 
 def prepare(captured: Captured, options: Options, request: Request, clock: Clock) -> Prepared:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,7 +56,8 @@ def find_plan(captured: Captured, options: Options, request: Request, root: Path
     prepared = prepare(captured, options, request, clock)
     promise = request.promise
     problem = prepared.problem(promise, root, clock)
-    with clock.run("reference", prepared.reference) as reference:
+    with ExitStack() as stack:
+        reference: Reference = clock.run("reference", lambda: stack.enter_context(prepared.reference()))
         return find_prepared(prepared, request, problem, reference, root, clock)
 
 

@@ -92,7 +92,7 @@ def loss_table(
                 loss[group.name, scheme] += value
             done = (index + 1) / len(jobs)
             tell((1 + done) / 2 if method == "fisher" else done)
-    tables = {layer: found for layer in gradients.tables if (found := _table_columns(layer, gradients)) is not None}
+    tables = {layer: known for layer in gradients.tables if (known := _table_columns(layer, gradients)) is not None}
     return LossTable(loss, method, gradients.tokens, perf_counter() - started, tables)
 
 

@@ -85,6 +85,13 @@ def test_the_plan_that_was_measured_is_the_plan(promised: Callable[..., CompileR
         assert np.isfinite(model.prefill([1, 2, 3])).all()
 
 
+def test_an_original_larger_than_memory_is_streamed(promised: Callable[..., CompileReport], monkeypatch: pytest.MonkeyPatch) -> None:
+    held = _receipt(promised(bits=7.0).output).measured
+    monkeypatch.setattr("mixplan.compiler.search.prepare._IN_MEMORY", 0)
+    streamed = _receipt(promised(bits=7.0).output).measured
+    assert streamed == pytest.approx(held, rel=1e-3)
+
+
 def test_the_same_bytes_again(promised: Callable[..., CompileReport], tmp_path: Path) -> None:
     first = promised(max_loss="5%", scaling="awq", output=tmp_path / "a.plan")
     second = promised(max_loss="5%", scaling="awq", output=tmp_path / "b.plan")
