@@ -21,6 +21,7 @@ from pathlib import Path
 from mixplan.compiler.clock import Clock
 from mixplan.compiler.frontends import open_checkpoint
 from mixplan.compiler.options import parse_options
+from mixplan.compiler.scaling import SCALINGS
 from mixplan.compiler.search.bench import Bench
 from mixplan.compiler.search.candidates import parse_candidates
 from mixplan.compiler.search.costs import PROBE, StepCosts, make_problem
@@ -72,6 +73,7 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--bits", type=float, nargs="*", default=list(BUDGETS))
     parser.add_argument("--uniform", nargs="*", default=list(UNIFORM), help="schemes of one format everywhere; none: leave them out")
     parser.add_argument("--no-rule", action="store_true", help="without the plans that keep first and last layers wide")
+    parser.add_argument("--scaling", default="none", choices=SCALINGS, help="for all plans alike")
     parser.add_argument("--isa", default="native")
     parser.add_argument("--save", type=Path, help="write the rows here after each plan, as JSON")
     return parser
@@ -103,7 +105,8 @@ class _Study:
         with self._root() as root:
             started = time.perf_counter()
             bench = Bench(
-                *(prepared.captured, prepared.constants, prepared.options, self._request.promise, prepared.texts.held_out),
+                *(prepared.captured, prepared.constants, prepared.options.with_scaler(prepared.scaler)),
+                *(self._request.promise, prepared.texts.held_out),
                 *(self._reference, root, Clock(None)),
             )
             choice = _only(problem)
@@ -148,7 +151,7 @@ def _only(problem: Problem) -> Solution:
     return Solution(choice=choice, status="given", gap=0.0, **totals)
 
 
-def _request(text: Path, eval_text: Path, bits: float, candidates: Sequence[str] | None) -> Request:
+def _request(text: Path, eval_text: Path, bits: float, scaling: str, candidates: Sequence[str] | None = None) -> Request:
     named = {"max_size": None, "max_loss": None, "max_kld": None, "max_latency": None, "scheme": None, "sensitivity": None}
     lists: dict[str, Sequence[str]] = {"pins": (), "excludes": (), "overrides": ()}
     request = parse_request(
@@ -160,6 +163,7 @@ def _request(text: Path, eval_text: Path, bits: float, candidates: Sequence[str]
         candidates=candidates,
         group_size=32,
         symmetric=True,
+        scaling=scaling,
         **named,
         **lists,
     )
@@ -169,7 +173,7 @@ def _request(text: Path, eval_text: Path, bits: float, candidates: Sequence[str]
 
 def _with(request: Request, bits: float) -> Request:
     assert isinstance(request.text, Path) and isinstance(request.eval_text, Path)
-    return _request(request.text, request.eval_text, bits, None if request.candidates is None else [str(one) for one in request.candidates])
+    return _request(request.text, request.eval_text, bits, request.scaling)
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -205,7 +209,7 @@ def main(arguments: list[str] | None = None) -> int:
         max_step_tokens=512, seed=0, kv_dtype=None, shard_bytes=1 << 32,
     )  # fmt: skip
     # The menu of the least budget has all candidates.
-    request = _request(given.text, given.eval_text, min(budgets), None)
+    request = _request(given.text, given.eval_text, min(budgets), given.scaling)
     checkpoint = open_checkpoint(given.checkpoint)
     try:
         captured = checkpoint.capture()

@@ -24,7 +24,7 @@ QUANTIZERS = ("round", "clip", "gptq")
 """Each weight to its nearest code; scales by what columns count for; and errors made good by later columns."""
 
 SCALED = "smooth"
-"""What a named scheme does with a text, if nothing is said."""
+"""What is done with a text, if nothing is said."""
 
 _TEXT = "Give --text FILE: a text of the kind that the model is for."
 
@@ -54,8 +54,8 @@ class Fitted:
     facts: Mapping[str, str] = field(default_factory=dict)
 
 
-def parse_fitting(quantizer: str | None, scaling: str | None, text: TextSource | None, *, promised: bool = False) -> Fitting:
-    """OptionError for names that are not known, and for what needs a text and has none. promised: whether formats are searched for."""
+def parse_fitting(quantizer: str | None, scaling: str | None, text: TextSource | None) -> Fitting:
+    """OptionError for names that are not known, and for what needs a text and has none."""
     for name, value, allowed in (("quantizer", quantizer, QUANTIZERS), ("scaling", scaling, SCALINGS)):
         if value is not None and value not in allowed:
             raise OptionError(f"{name} is {value!r}; allowed are {', '.join(allowed)}.")
@@ -66,7 +66,7 @@ def parse_fitting(quantizer: str | None, scaling: str | None, text: TextSource |
         if scaling not in (None, "none"):
             raise OptionError(f"scaling {scaling} is chosen by what a text makes of the layers' inputs, and there is none.", hint=_TEXT)
     if scaling is None:
-        scaling = "none" if text is None or promised else SCALED
+        scaling = "none" if text is None else SCALED
     return Fitting(quantizer or ("clip" if text is None else "gptq"), quantizer is not None, scaling, text)
 
 

@@ -92,14 +92,14 @@ def compile(  # noqa: A001 - the package's verb
 
     With a scheme, a text is what weights are fitted to: quantizer: round (each to its nearest code), clip (scales by what columns count
     for, from a text of the package if none is given; the default then) or gptq (errors made good by later columns; the default with a
-    text). scaling: none, awq or smooth (the default of a scheme with a text): inputs of layers divided, and weights multiplied, where the
-    op before can take it up; needs a text, and goes with a promise too. See docs/explanation/quantizers.md.
+    text). scaling: none, awq or smooth (the default with a text): inputs of layers divided, and weights multiplied, where the op before can
+    take it up. See docs/explanation/quantizers.md.
 
     The plan appears whole or not at all. Options are checked before the checkpoint is opened, overrides against the model's layers before
     weights are read or kernels compiled. Raises CheckpointError, UnsupportedError (naming node, op and source line), OptionError,
     OutputError, PromiseError.
     """
-    fitting = parse_fitting(quantizer, scaling, text, promised=any(p is not None for p in (bits, max_size, max_loss, max_kld, max_latency)))
+    fitting = parse_fitting(quantizer, scaling, text)
     request = parse_request(
         text=text,
         eval_text=eval_text,

@@ -26,12 +26,21 @@ class InputStatistics:
     rounding: dict[int, Tensor] = field(default_factory=dict)
     tokens: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _undivided: tuple[InputStatistics, Tensor] | None = field(default=None, repr=False)
 
     def factors(self) -> list[Tensor]:
         """For each block the upper Cholesky factor of its damped inverse, f32 [B, B]: what error compensation needs (gptq.py).
 
-        Dead columns, whose moment is 0, stand alone. The last used factors are kept, up to 1 GiB.
+        Dead columns, whose moment is 0, stand alone. The last used factors are kept, up to 1 GiB. With H = U^-1 U^-T and H divided by s on
+        both sides, U's columns are multiplied by s: nothing is factored again.
         """
+        if self._undivided is not None:
+            whole, by = self._undivided
+            made, start = [], 0
+            for factor in whole.factors():
+                made.append(factor * by[start : start + len(factor)])
+                start += len(factor)
+            return made
         with self._lock:
             return _RECENT.get(self)
 
@@ -47,7 +56,7 @@ class InputStatistics:
         for group, errors in self.rounding.items():
             largest = [_largest(values, group, len(errors)) for values in (self.moments, moments)]
             rounding[group] = errors * torch.where(largest[0] > 0, largest[1] / largest[0], torch.ones(()))
-        return InputStatistics(moments, tuple(blocks), rounding, self.tokens)
+        return InputStatistics(moments, tuple(blocks), rounding, self.tokens, _undivided=(self, by))
 
     def without_hessians(self) -> InputStatistics:
         """The same without blocks."""

@@ -28,7 +28,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option(
     "--scaling",
     type=click.Choice(["none", "awq", "smooth"]),
-    help="Scale the columns of layers' inputs by what --text makes of them. Default: smooth with a scheme and --text, else none.",
+    help="Scale the columns of layers' inputs by what --text makes of them. Default: smooth with --text, else none.",
 )
 @click.option("--eval-text", type=_FILE, help="With a promise: measure on this text. Default: the second half of --text.")
 @click.option("--bits", metavar="N", help="Promise: effective bits per weight, over all tensors, such as 4.5.")

@@ -25,6 +25,7 @@ _WEIGHTS = (
     "W6{}:g64,s8",
     "W6{}:g32,s8",
     "W8{}",
+    "W8{}:g32,s8",
 )
 _WIDE = ("W8A16", "BF16")
 _NARROWEST = 0.45

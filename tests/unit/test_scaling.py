@@ -70,6 +70,18 @@ def test_statistics_of_a_divided_input(block: int) -> None:
         assert bool(((ratio > 0.25) & (ratio < 4)).all())
 
 
+@pytest.mark.parametrize("block", [_COLUMNS, 16])
+def test_factors_of_a_divided_input(block: int) -> None:
+    # Damped before the division, then exactly the inverse's factor.
+    known, by = _statistics(_input(3), block), 2.0 ** torch.linspace(-3, 3, _COLUMNS)
+    for index, factor in enumerate(known.divided(by).factors()):
+        part = by[index * block : (index + 1) * block]
+        damped = known.blocks[index] + 0.01 * known.blocks[index].diagonal().mean() * torch.eye(len(part))
+        inverse = torch.linalg.inv((damped / (part[:, None] * part)).double()).float()
+        assert torch.equal(factor, factor.triu())
+        torch.testing.assert_close(factor.T @ factor, inverse, rtol=1e-3, atol=1e-4 * float(inverse.abs().max()))
+
+
 def test_what_is_known_of_scaled_weights() -> None:
     known = _statistics(_input(3))
     constants = Constants(None, {"a": known, "b": known})
