@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, fx
@@ -34,10 +36,10 @@ class _Weights:
     def __init__(self, weight: Tensor) -> None:
         self._weight = weight
 
-    def read(self, name: str):  # type: ignore[no-untyped-def]
+    def read(self, name: str) -> Any:
         return self._weight.numpy()
 
-    def read_rows(self, name: str, start: int, stop: int):  # type: ignore[no-untyped-def]
+    def read_rows(self, name: str, start: int, stop: int) -> Any:
         return self._weight[start:stop].numpy()
 
 
