@@ -203,6 +203,8 @@ def targets(as_json: bool) -> None:
         yes_no = ["yes" if row[key] else "no" for key in ("compiles", "runs")]
         table.add_row(row["name"], *yes_no, " ".join(row["levels"]), " ".join(row["formats"]), notes)
     show(hardware, table)
+    for line in data["ignored"]:
+        click.echo(f"note: {line}", err=True)
 
 
 def _fact(key: str, value: Any) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from mixplan.compiler.output import reporting_disk_errors
+from mixplan.runtime.errors import MixplanError, UnsupportedError
 from mixplan.runtime.plan import Plan, Region
 from mixplan.targets.base import CompiledRegion, CompileOptions
 from mixplan.targets.registry import get_target
@@ -27,7 +28,19 @@ class BuiltRegion:
 def build_regions(plan: Plan, levels: Sequence[str]) -> list[BuiltRegion]:
     """Compile every region of the plan, whose weights need not exist yet."""
     options = CompileOptions(levels=tuple(levels))
-    return [BuiltRegion(region, get_target(region.device).compile(plan, region, options)) for region in plan.regions]
+    return [BuiltRegion(region, _compile(plan, region, options)) for region in plan.regions]
+
+
+def _compile(plan: Plan, region: Region, options: CompileOptions) -> CompiledRegion:
+    try:
+        return get_target(region.device).compile(plan, region, options)
+    except (MixplanError, OSError, ImportError):
+        raise
+    except Exception as error:
+        raise UnsupportedError(
+            f"The target {region.device!r} failed to compile region {region.name!r}: {type(error).__name__}: {error}.",
+            hint="Report it to who makes the target, or compile for another.",
+        ) from error
 
 
 def write_regions(root: Path, built: Sequence[BuiltRegion]) -> tuple[Region, ...]:

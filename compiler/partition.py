@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mixplan.runtime.plan import Node, Region, Value
-from mixplan.targets.base import Target
+from mixplan.targets.base import Support, Target
 
 __all__ = ["Partition", "partition"]
 
@@ -36,7 +36,7 @@ def partition(values: Sequence[Value], nodes: Sequence[Node], outputs: Sequence[
     for index, node in enumerate(nodes):
         device = ""
         for target in targets:
-            support = target.supports(node, values)
+            support = _supports(target, node, values)
             if support.ok:
                 device = target.name
                 break
@@ -51,6 +51,16 @@ def partition(values: Sequence[Value], nodes: Sequence[Node], outputs: Sequence[
     runs = _absorb(placed, _runs([devices[i] for i in order]))
     named = {nodes[i].name: reason for i, reason in reasons.items()}
     return Partition(placed, _regions(values, placed, outputs, runs, named), refused)
+
+
+def _supports(target: Target, node: Node, values: Sequence[Value]) -> Support:
+    """What the target answers. One of another package that fails instead of answering is passed over, like one that says no."""
+    try:
+        return target.supports(node, values)
+    except Exception as error:
+        if type(target).__module__.startswith("mixplan."):
+            raise
+        return Support(False, f"it failed to say whether it supports {node.op!r}: {type(error).__name__}: {error}")
 
 
 def _schedule(nodes: Sequence[Node], devices: Sequence[str]) -> list[int]:

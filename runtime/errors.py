@@ -4,6 +4,7 @@
     ├── UserError                the caller can mend it; exit code 2
     │   ├── CheckpointError      a model file is missing, truncated, corrupt or contradicts its config
     │   ├── UnsupportedError     an architecture, op, format or device that mixplan cannot lower or run
+    │   │   └── PluginError      a package that brings a target or device is broken; names the package
     │   ├── OptionError          a flag, scheme, override or pass that is wrong or matches nothing
     │   ├── OutputError          the output exists, cannot be written, or the disk is full
     │   ├── PromiseError         no plan keeps the promise that was asked for; says by how much, and what would be needed
@@ -31,6 +32,7 @@ __all__ = [
     "OutputError",
     "PassError",
     "PlanError",
+    "PluginError",
     "PromiseError",
     "RequestError",
     "UnsupportedError",
@@ -61,6 +63,10 @@ class CheckpointError(UserError):
 
 class UnsupportedError(UserError):
     """Something that mixplan cannot lower or run here."""
+
+
+class PluginError(UnsupportedError):
+    """A package that brings a target or a device is broken, or two of them claim one name."""
 
 
 class OptionError(UserError):

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import cast
 
 from mixplan.runtime.errors import OptionError
+from mixplan.runtime.plugins import Plugin, installed
 from mixplan.targets.base import Target
 
-__all__ = ["ENTRY_POINT_GROUP", "get_target", "target_names"]
+__all__ = ["ENTRY_POINT_GROUP", "get_target", "shadowed_targets", "target_names"]
 
 ENTRY_POINT_GROUP = "mixplan.targets"
 # Imported on first use, so that a machine without jinja2 can still list targets.
@@ -20,39 +19,27 @@ _BUILTIN = (
     ("reference", "mixplan.targets.reference.target:ReferenceTarget"),
     ("null", "mixplan.targets.null.target:NullTarget"),
 )
-
-
-def _load_builtin(path: str) -> Callable[[], Target]:
-    def load() -> Target:
-        module, _, name = path.partition(":")
-        return cast(Target, getattr(import_module(module), name)())
-
-    return load
-
-
-@cache
-def _factories() -> dict[str, Callable[[], Target]]:
-    found: dict[str, Callable[[], Target]] = {name: _load_builtin(path) for name, path in _BUILTIN}
-    for entry in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda e: (e.name, e.value)):
-        if entry.name in found:
-            raise OptionError(
-                f"two targets are named {entry.name!r}; the second is {entry.value}.",
-                hint="Uninstall one of the packages, or rename its entry point in the group mixplan.targets.",
-            )
-        # The entry point names a class or factory without arguments.
-        found[entry.name] = lambda entry=entry: cast(Target, entry.load()())  # type: ignore[misc]
-    return found
+_PATHS = dict(_BUILTIN)
+_MEMBERS = ("name", "capabilities", "resolve_levels", "supports", "compile")
 
 
 def target_names() -> tuple[str, ...]:
-    """Names of all targets, built-in ones first."""
-    return tuple(_factories())
+    """Names of all targets, built-in ones first; those of broken packages are among them."""
+    return (*_PATHS, *(name for name in installed(ENTRY_POINT_GROUP, "target") if name not in _PATHS))
+
+
+def shadowed_targets() -> tuple[Plugin, ...]:
+    """Targets of other packages that have the name of a built-in one, and are therefore never used."""
+    return tuple(plugin for name, plugin in installed(ENTRY_POINT_GROUP, "target").items() if name in _PATHS)
 
 
 @cache
 def get_target(name: str) -> Target:
-    """The target called `name`. Raises OptionError for a name that nothing has."""
-    factories = _factories()
-    if name not in factories:
-        raise OptionError(f"there is no target {name!r}.", hint=f"Targets here: {', '.join(factories)}.")
-    return factories[name]()
+    """The target called `name`. Raises OptionError for a name that nothing has, PluginError where its package is broken."""
+    if name in _PATHS:
+        module, _, attribute = _PATHS[name].partition(":")
+        return cast(Target, getattr(import_module(module), attribute)())
+    plugins = installed(ENTRY_POINT_GROUP, "target")
+    if name not in plugins:
+        raise OptionError(f"there is no target {name!r}.", hint=f"Targets here: {', '.join(target_names())}.")
+    return cast(Target, plugins[name].make(_MEMBERS))

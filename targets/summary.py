@@ -5,18 +5,25 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from mixplan.runtime.devices.registry import create_device
+from mixplan.runtime.devices.registry import create_device, device_names, shadowed_devices
 from mixplan.runtime.errors import MixplanError
 from mixplan.runtime.hal import DeviceOptions
 from mixplan.runtime.hardware import hardware
-from mixplan.targets.registry import get_target, target_names
+from mixplan.targets.registry import get_target, shadowed_targets, target_names
 
 __all__ = ["summary"]
 
 
 def summary() -> dict[str, Any]:
-    """`hardware`: the record. `targets`: name, compiles, runs, reason, levels, formats, activations, notes of each."""
-    return {"hardware": asdict(hardware()), "targets": [_row(name) for name in target_names()]}
+    """`hardware`: the record. `targets`: name, compiles, runs, reason, levels, formats, activations, notes of each. `ignored`: plugins that
+    are never used, and why.
+    """
+    names = dict.fromkeys((*target_names(), *device_names()))
+    ignored = [
+        f"The {plugin.kind} {plugin.name!r} of the package {plugin.package} is not used: the built-in one has that name."
+        for plugin in (*shadowed_targets(), *shadowed_devices())
+    ]
+    return {"hardware": asdict(hardware()), "targets": [_row(name) for name in names], "ignored": ignored}
 
 
 def _row(name: str) -> dict[str, Any]:
@@ -33,13 +40,21 @@ def _row(name: str) -> dict[str, Any]:
         }
         if able.available.reason:
             reasons.append(f"compile: {able.available.reason}")
-    except (ImportError, MixplanError) as error:
-        reasons.append(f"compile: {error}; pip install 'mixplan[compile]'" if isinstance(error, ImportError) else f"compile: {error}")
+    except Exception as error:  # a list of targets is most needed where one of them is broken
+        reasons.append(f"compile: {_words(error)}")
     try:
         support = create_device(name, DeviceOptions()).supported()
         row["runs"] = support.ok
         if support.reason:
             reasons.append(f"run: {support.reason}")
-    except MixplanError as error:
-        reasons.append(f"run: {error}")
+    except Exception as error:
+        reasons.append(f"run: {_words(error)}")
     return row | {"reason": "; ".join(reasons)}
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, MixplanError):
+        return str(error).replace("\n", " ")
+    if isinstance(error, ImportError):
+        return f"{error}; pip install 'mixplan[compile]'"
+    return f"{type(error).__name__}: {error}"

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
-from functools import cache
-from typing import TYPE_CHECKING
+from typing import cast
 
-from mixplan.runtime.errors import OptionError, UnsupportedError
+from mixplan.runtime.errors import UnsupportedError
 from mixplan.runtime.hal import Device, DeviceFactory, DeviceOptions
+from mixplan.runtime.plugins import Plugin, installed
 
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
-__all__ = ["BUILTIN", "ENTRY_POINT_GROUP", "create_device", "device_table"]
+__all__ = ["BUILTIN", "ENTRY_POINT_GROUP", "create_device", "device_names", "shadowed_devices"]
 
 ENTRY_POINT_GROUP = "mixplan.devices"
 BUILTIN: tuple[tuple[str, str], ...] = (
@@ -21,39 +17,34 @@ BUILTIN: tuple[tuple[str, str], ...] = (
     ("reference", "mixplan.runtime.devices.reference:ReferenceDevice"),
     ("null", "mixplan.runtime.devices.null:NullDevice"),
 )
+_PATHS = dict(BUILTIN)
+_MEMBERS = ("name", "supported", "load")
 
 
-def device_table(found: Iterable[EntryPoint]) -> dict[str, str]:
-    """Name to "module:attribute". OptionError where two packages claim one name."""
-    table = dict(BUILTIN)
-    for point in found:
-        if point.name in table:
-            raise OptionError(
-                f"Two devices are called {point.name!r}: {table[point.name]} and {point.value}.",
-                hint="Uninstall one of the packages, or rename its entry point.",
-            )
-        table[point.name] = point.value
-    return table
+def device_names() -> tuple[str, ...]:
+    """Names of all devices, built-in ones first; those of broken packages are among them."""
+    return (*_PATHS, *(name for name in installed(ENTRY_POINT_GROUP, "device") if name not in _PATHS))
+
+
+def shadowed_devices() -> tuple[Plugin, ...]:
+    """Devices of other packages that have the name of a built-in one, and are therefore never used."""
+    return tuple(plugin for name, plugin in installed(ENTRY_POINT_GROUP, "device").items() if name in _PATHS)
 
 
 def create_device(name: str, options: DeviceOptions) -> Device:
-    """The device called `name`; UnsupportedError where there is none or its package cannot be imported."""
+    """The device called `name`; UnsupportedError where there is none, PluginError (which is one) where its package is broken."""
     # Other packages are looked at only where they are asked for: that takes longer than anything else here.
-    table = dict(BUILTIN)
-    if name not in table:
-        table = _installed()
-    if name not in table:
-        raise UnsupportedError(f"There is no device {name!r}; there are {', '.join(table)}.")
-    module, _, attribute = table[name].partition(":")
+    if name in _PATHS:
+        return _builtin(name)(options)
+    plugins = installed(ENTRY_POINT_GROUP, "device")
+    if name not in plugins:
+        raise UnsupportedError(f"There is no device {name!r}; there are {', '.join(device_names())}.")
+    return cast(Device, plugins[name].make(_MEMBERS, options))
+
+
+def _builtin(name: str) -> DeviceFactory:
+    module, _, attribute = _PATHS[name].partition(":")
     try:
-        factory: DeviceFactory = getattr(importlib.import_module(module), attribute)
+        return cast(DeviceFactory, getattr(importlib.import_module(module), attribute))
     except (ImportError, AttributeError) as error:
-        raise UnsupportedError(f"The device {name!r} ({table[name]}) cannot be imported: {error}.") from error
-    return factory(options)
-
-
-@cache
-def _installed() -> dict[str, str]:
-    from importlib.metadata import entry_points
-
-    return device_table(entry_points(group=ENTRY_POINT_GROUP))
+        raise UnsupportedError(f"The device {name!r} ({_PATHS[name]}) cannot be imported: {error}.") from error

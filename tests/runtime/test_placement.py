@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import logging
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mixplan.runtime import load
+from mixplan.runtime import load, plugins
 from mixplan.runtime.devices import registry
 from mixplan.runtime.devices.reference import ReferenceDevice
-from mixplan.runtime.errors import CapacityError, OptionError, UnsupportedError
+from mixplan.runtime.errors import CapacityError, UnsupportedError
 from mixplan.runtime.hal import DeviceOptions, Support
+from mixplan.runtime.plugins import Plugin
 
 
 class Absent(ReferenceDevice):
@@ -39,17 +39,19 @@ class Picky(ReferenceDevice):
 
 @pytest.fixture
 def devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = {device.name: f"{__name__}:{device.__name__}" for device in (Absent, Picky)}
-    monkeypatch.setattr(registry, "_installed", lambda: {**dict(registry.BUILTIN), **here, "broken": "mixplan_no_such_module:Device"})
+    here = {device.name: Plugin("device", device.name, f"{__name__}:{device.__name__}", "tests") for device in (Absent, Picky)}
+    broken = Plugin("device", "broken", "mixplan_no_such_module:Device", "broken-package 1.0")
+    monkeypatch.setattr(registry, "installed", lambda group, kind: {**here, "broken": broken})
     # Under --import-mode=importlib this module is not found by its name.
-    real = registry.importlib.import_module
+    real = plugins.importlib.import_module
     module = type("Module", (), {"Absent": Absent, "Picky": Picky})
-    monkeypatch.setattr(registry.importlib, "import_module", lambda name: module if name == __name__ else real(name))
+    monkeypatch.setattr(plugins.importlib, "import_module", lambda name: module if name == __name__ else real(name))
 
 
 @pytest.mark.usefixtures("devices")
 @pytest.mark.parametrize(
-    ("name", "reason"), [("absent", "no such chip"), ("unheard_of", "no device 'unheard_of'"), ("broken", "cannot be imported")]
+    ("name", "reason"),
+    [("absent", "no such chip"), ("unheard_of", "no device 'unheard_of'"), ("broken", "of the package broken-package 1.0")],
 )
 def test_falls_back_with_a_reason(toy: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, reason: str) -> None:
     toy.write(tmp_path / "p", (name, name))
@@ -92,16 +94,6 @@ def test_null_device(toy: Any, tmp_path: Path) -> None:
 def test_unknown_device_of_the_caller(toy_plan: Path) -> None:
     with pytest.raises(UnsupportedError, match="there are cpu, reference, null"):
         load(toy_plan, device="gpu9")
-
-
-def test_duplicate_names() -> None:
-    group = registry.ENTRY_POINT_GROUP
-    points = [EntryPoint("npu", "a:A", group), EntryPoint("npu", "b:B", group)]
-    assert registry.device_table(points[:1])["npu"] == "a:A"
-    with pytest.raises(OptionError, match="Two devices are called 'npu': a:A and b:B"):
-        registry.device_table(points)
-    with pytest.raises(OptionError, match="Two devices are called 'cpu'"):
-        registry.device_table([EntryPoint("cpu", "a:A", group)])
 
 
 def test_builtin_devices_support_this_machine() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import EntryPoint
-
 import pytest
 
 from mixplan.runtime import hardware as hardware_module
@@ -13,7 +11,6 @@ from mixplan.runtime.errors import OptionError, UnsupportedError
 from mixplan.runtime.hardware import hardware
 from mixplan.runtime.ops import OPS
 from mixplan.runtime.plan import Model, Node, Plan, Provenance, Region, Sym, Value
-from mixplan.targets import registry
 from mixplan.targets.base import CompileOptions, Target
 from mixplan.targets.cpu.codegen.ops.table import EMITTERS, POINTWISE
 from mixplan.targets.cpu.target import CpuTarget
@@ -32,30 +29,6 @@ def test_registry_finds_builtin_targets() -> None:
 def test_unknown_target_lists_the_valid() -> None:
     with pytest.raises(OptionError, match=r"there is no target 'tpu'.\nTargets here: cpu, reference, null"):
         get_target("tpu")
-
-
-def test_duplicate_name_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    twice = EntryPoint("cpu", "elsewhere:Cpu", "mixplan.targets")
-    monkeypatch.setattr(registry, "entry_points", lambda group: [twice])
-    registry._factories.cache_clear()
-    try:
-        with pytest.raises(OptionError, match=r"two targets are named 'cpu'; the second is elsewhere:Cpu"):
-            target_names()
-    finally:
-        registry._factories.cache_clear()
-
-
-def test_third_party_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    extra = EntryPoint("null2", "mixplan.targets.null.target:NullTarget", "mixplan.targets")
-    monkeypatch.setattr(registry, "entry_points", lambda group: [extra])
-    registry._factories.cache_clear()
-    get_target.cache_clear()
-    try:
-        assert "null2" in target_names()
-        assert get_target("null2").supports(Node("add", (), ()), [])
-    finally:
-        registry._factories.cache_clear()
-        get_target.cache_clear()
 
 
 def test_every_op_of_the_table_has_a_native_form() -> None:
