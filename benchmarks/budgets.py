@@ -112,6 +112,7 @@ class _Study:
             choice = _only(problem)
             made = bench.attempt(problem, prepared.groups, choice, [""] * len(options), lambda _: 0)
             quality = made.quality
+            assert quality is not None  # no latency is promised
             figures = (quality.kld_mean, quality.kld_p99, quality.perplexity, quality.same_top)
             self._append(Row(kind, str(scheme), 0.0, made.written.plan.effective_bits, *figures, 0.0, time.perf_counter() - started))
 

@@ -25,6 +25,7 @@ class Options:
     """The caller's options. `texts` are for the plan's provenance; `label` ends the plan's name.
 
     source: where layers keep the formats of the checkpoint's file, how their inputs are rounded; `scheme` is then that of what has none.
+    attention_given: whether the caller said anything of KV formats or scores.
     """
 
     scheme: Scheme
@@ -40,6 +41,7 @@ class Options:
     texts: dict[str, str]
     label: str
     source: Literal["f32", "i8"] | None = None
+    attention_given: bool = False
 
     @property
     def quantizes(self) -> bool:
@@ -137,6 +139,7 @@ def parse_options(
         texts=texts,
         label=label,
         source=source,
+        attention_given=kv_dtype is not None or attention_scores is not None,
     )
 
 

@@ -33,6 +33,7 @@ def explain_plan(path: Path) -> dict[str, Any]:
         "text": receipt.text if receipt else {},
         "curve": msgspec.to_builtins(receipt.curve) if receipt else [],
         "layers": [{**_layer(decision), **_chosen(decision, choices.get(decision.layer))} for decision in plan.decisions],
+        "attention": msgspec.to_builtins(receipt.attention) if receipt else [],
     }
 
 

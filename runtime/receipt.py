@@ -85,7 +85,8 @@ class Solver(_Record, frozen=True):
 
 class Receipt(_Record, frozen=True):
     """promise: what was asked for, by option (bits: "4.5"). achieved: what came of it, by the same names. measured: figures of the plan as
-    the runtime runs it, on held-out text (perplexity, kld_mean, ...). text: what it was calibrated and measured on."""
+    the runtime runs it, on held-out text (perplexity, kld_mean, ...). text: what it was calibrated and measured on. attention: of each
+    attention layer what it keeps in the KV cache, where that was searched; bits are of each number kept."""
 
     promise: dict[str, str] = {}
     achieved: dict[str, float] = {}
@@ -94,6 +95,7 @@ class Receipt(_Record, frozen=True):
     curve: tuple[CurvePoint, ...] = ()
     measured: dict[str, float] = {}
     text: dict[str, str] = {}
+    attention: tuple[LayerChoice, ...] = ()
 
 
 _DECODER = msgspec.json.Decoder(Receipt)

@@ -27,6 +27,8 @@ _WEIGHTS = (
     "W8{}",
     "W8{}:g32,s8",
 )
+_TIMED = (*(f"W{bits}{{}}:g32,nl,s8" for bits in (2, 3, 4, 5)), "W6{}:g32,s8", "W8{}")
+"""Where each stands for int8 and for wide activations: what differs in bits alone, and not in time, is left out."""
 _WIDE = ("W8A16", "BF16")
 _NARROWEST = 0.45
 """Formats of fewer bits than this share of a promised number are left out: no layer would get them."""
@@ -43,9 +45,10 @@ class Menu:
 
 def default_candidates(promise: Promise) -> tuple[Scheme, ...]:
     """The menu where none is given. With a promise of latency, activations may be rounded to int8, for which the fastest kernels are."""
-    activations = ("A8", "A16") if "latency" in promise.limits else ("A16",)
+    timed = "latency" in promise.limits
+    activations, weights = (("A8", "A16"), _TIMED) if timed else (("A16",), _WEIGHTS)
     least = _NARROWEST * promise.limits["bits"] if "bits" in promise.limits and not promise.qualities else 0.0
-    names = [text.format(activation) for text in _WEIGHTS for activation in activations]
+    names = [text.format(activation) for text in weights for activation in activations]
     schemes = dict.fromkeys(parse_scheme(name) for name in (*names, *_WIDE))
     return tuple(scheme for scheme in schemes if scheme.weight.bits >= least)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from mixplan.compiler.draft import Draft
+from mixplan.compiler.search.attention import AttentionKind
 from mixplan.compiler.search.groups import LayerGroup
 from mixplan.compiler.search.solver import Axis, Option, Problem
 from mixplan.passes.precision.schemes import Scheme, parse_scheme
@@ -37,11 +38,12 @@ def group_kind(group: LayerGroup) -> Kind:
 
 @dataclass(frozen=True)
 class Rates:
-    """Measured on this machine. seconds: of a group by kind and scheme. speed: bytes of weight a second, by scheme. rest: seconds of what
-    is in no group."""
+    """Measured on this machine. seconds: of a group by kind and scheme. speed: bytes of weight a second, by scheme. attention: seconds of
+    an attention layer by kind and choice, where attention is searched. rest: seconds of what is in no group."""
 
     seconds: Mapping[tuple[Kind, str], float] = field(default_factory=dict)
     speed: Mapping[str, float] = field(default_factory=dict)
+    attention: Mapping[tuple[AttentionKind, str], float] = field(default_factory=dict)
     rest: float = 0.0
 
 
@@ -86,8 +88,10 @@ def make_problem(
     draft: Draft,
     costs: StepCosts,
     extra_bytes: int = 0,
+    attention: Sequence[tuple[Option, ...]] = (),
 ) -> Problem:
-    """All options with their costs. loss: by (group's name, scheme). extra_bytes: what the plan's directory holds besides weights."""
+    """All options with their costs. loss: by (group's name, scheme). extra_bytes: what the plan's directory holds besides weights.
+    attention: options of attention layers, which stand after those of the groups."""
     table = tuple(
         tuple(
             Option(
@@ -106,4 +110,4 @@ def make_problem(
         "size": draft.layout.nbytes - sum(group.nbytes(PROBE.weight) for group in groups) + extra_bytes,
         "seconds": costs.rest(groups),
     }
-    return Problem(table, draft.bits.parameters, fixed)
+    return Problem((*table, *attention), draft.bits.parameters, fixed)

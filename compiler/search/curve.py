@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from mixplan.compiler.search.solver import Axis, Option, Problem
+from mixplan.passes.precision.schemes import Scheme
 from mixplan.runtime.receipt import CurvePoint
 
 __all__ = ["UNIFORM", "Step", "hull", "pareto", "steps", "uniform_points"]
@@ -82,15 +83,19 @@ def pareto(problem: Problem, axis: Axis, kind: str) -> list[CurvePoint]:
 
 
 def uniform_points(problem: Problem) -> list[CurvePoint]:
-    """One scheme for every group that may have it; groups that are bound to another keep theirs."""
-    names = list(dict.fromkeys(str(option.scheme) for options in problem.options for option in options if len(options) > 1))
+    """One scheme for every group that may have it; groups that are bound to another keep theirs, and attention layers f16."""
+    weights = [options for options in problem.options if isinstance(options[0].scheme, Scheme)]
+    names = list(dict.fromkeys(str(option.scheme) for options in weights for option in options if len(options) > 1))
     points = []
     for name in names:
         choice = []
         for options in problem.options:
+            if not isinstance(options[0].scheme, Scheme):
+                choice.append(0)
+                continue
             found = [at for at, option in enumerate(options) if str(option.scheme) == name]
             if not found and len(options) > 1:
-                found = _same_weight(options, name, problem)
+                found = _same_weight(options, name, weights)
             if not found and len(options) > 1:
                 break
             choice.append(found[0] if found else 0)
@@ -99,10 +104,11 @@ def uniform_points(problem: Problem) -> list[CurvePoint]:
     return points
 
 
-def _same_weight(options: Sequence[Option], name: str, problem: Problem) -> list[int]:
+def _same_weight(options: Sequence[Option], name: str, weights: Sequence[Sequence[Option]]) -> list[int]:
     """For groups that have a scheme's weight format under another name."""
-    weight = next(option.scheme.weight for others in problem.options for option in others if str(option.scheme) == name)
-    return [at for at, option in enumerate(options) if option.scheme.weight == weight]
+    scheme = next(option.scheme for others in weights for option in others if str(option.scheme) == name)
+    assert isinstance(scheme, Scheme)
+    return [at for at, option in enumerate(options) if isinstance(option.scheme, Scheme) and option.scheme.weight == scheme.weight]
 
 
 def _point(problem: Problem, choice: Sequence[int], kind: str) -> CurvePoint:

@@ -92,7 +92,7 @@ def _budgets(promise: Promise) -> dict[Measure, Budget | Offset]:
     for name in promise.bounds:
         limit = promise.limits[name]
         # A model that is well calibrated on the text loses about as much likelihood as its divergence is.
-        start = (math.log1p(limit) if name == "loss" else limit) / _OPTIMISM
+        start = limit if name == "latency" else (math.log1p(limit) if name == "loss" else limit) / _OPTIMISM
         budgets[name] = Offset(limit) if name in ("bits", "size") else Budget(limit, start)
     return budgets
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from mixplan.compiler.search.attention import AttentionUnit
 from mixplan.compiler.search.curve import pareto, uniform_points
 from mixplan.compiler.search.groups import LayerGroup
+from mixplan.compiler.search.kv_choice import KvChoice
 from mixplan.compiler.search.promise import Measure, Promise
 from mixplan.compiler.search.solver import Problem, Solution
 from mixplan.runtime.evaluation.measure import Measured
@@ -33,13 +35,28 @@ def make_receipt(
     promise: Promise,
     problem: Problem,
     groups: Sequence[LayerGroup],
+    units: Sequence[AttentionUnit],
     solution: Solution,
     reasons: Sequence[str],
     achieved: Mapping[Measure, float],
     quality: Measured,
     facts: Mapping[str, str],
 ) -> Receipt:
-    """Nothing in it depends on how long anything took, but the seconds of a promised latency."""
+    """Nothing in it depends on how long anything took, but the seconds of a promised latency. reasons: of groups, then of units."""
+    count = len(groups)
+    attention = tuple(
+        LayerChoice(
+            unit.name,
+            str(options[at].scheme),
+            reason,
+            tuple(
+                Candidate(str(one.scheme), rounded(unit.bits(one.scheme)), rounded(one.loss), rounded(one.seconds))
+                for one in options
+                if isinstance(one.scheme, KvChoice)
+            ),
+        )
+        for unit, options, at, reason in zip(units, problem.options[count:], solution.choice[count:], reasons[count:], strict=True)
+    )
     layers = tuple(
         LayerChoice(
             group.name,
@@ -49,7 +66,7 @@ def make_receipt(
                 Candidate(str(one.scheme), rounded(one.bits / group.parameters), rounded(one.loss), rounded(one.seconds)) for one in options
             ),
         )
-        for group, options, at, reason in zip(groups, problem.options, solution.choice, reasons, strict=True)
+        for group, options, at, reason in zip(groups, problem.options[:count], solution.choice[:count], reasons[:count], strict=True)
     )
     figures = quality_figures(quality)
     chosen = [
@@ -63,6 +80,7 @@ def make_receipt(
         # No seconds: equal inputs give equal bytes.
         solver=Solver(solution.status, rounded(solution.gap), None, rounded(solution.loss)),
         layers=layers,
+        attention=attention,
         curve=tuple(CurvePoint(rounded(p.bits), rounded(p.loss), rounded(p.seconds or 0.0), p.kind) for p in points),
         measured=figures,
         text=dict(facts),

@@ -19,6 +19,7 @@ from mixplan.compiler.evaluation.reference import replay_reference, streamed_ref
 from mixplan.compiler.frontends import Captured
 from mixplan.compiler.options import Options
 from mixplan.compiler.scaling import InputScaler
+from mixplan.compiler.search.attention import AttentionUnit, attention_options, attention_units
 from mixplan.compiler.search.candidates import Menu, default_candidates, restrict, runnable
 from mixplan.compiler.search.costs import StepCosts, make_problem
 from mixplan.compiler.search.groups import LayerGroup, find_groups
@@ -35,7 +36,7 @@ from mixplan.runtime.errors import UnsupportedError
 from mixplan.runtime.evaluation.measure import Reference
 from mixplan.targets.registry import get_target
 
-__all__ = ["Prepared", "copied", "prepare"]
+__all__ = ["Prepared", "copied", "prepare", "searches_attention"]
 
 # Models with more parameters are scored without gradients, which need the weights in memory again and again.
 _LARGE = 2_000_000_000
@@ -46,7 +47,7 @@ _IN_MEMORY = 1_000_000_000
 @dataclass(frozen=True)
 class Prepared:
     """draft: in the probe's format everywhere; what groups and costs are read off. constants: with the statistics of their inputs.
-    scaler: what scales the inputs of layers in the plans that are built."""
+    scaler: what scales the inputs of layers in the plans that are built. units: attention layers, where they may be chosen for."""
 
     captured: Captured
     options: Options
@@ -57,6 +58,7 @@ class Prepared:
     constants: Constants
     table: LossTable
     scaler: Scaler | None = None
+    units: Sequence[AttentionUnit] = ()
 
     @property
     def facts(self) -> dict[str, str]:
@@ -70,11 +72,14 @@ class Prepared:
             folder = root / "rates"
             rates = clock.run(
                 "rates",
-                lambda: measure_rates(copied(self.captured), self.constants, self.options, self.groups, self.menu, promise, folder, clock),
+                lambda: measure_rates(copied(self.captured), self.options, self.groups, self.menu, self.units, promise, folder, clock),
             )
         work = Work.decode(promise.context, promise.batch)
         others = sum(len(data) for data in self.captured.files.values())
-        return make_problem(self.groups, self.menu.options, self.table.loss, self.draft, StepCosts(self.draft, work, rates), others)
+        attention = [attention_options(unit, self.table.attention.get(unit.layer), rates.attention) for unit in self.units] if rates else []
+        return make_problem(
+            self.groups, self.menu.options, self.table.loss, self.draft, StepCosts(self.draft, work, rates), others, attention
+        )
 
     @contextmanager
     def reference(self) -> Iterator[Reference]:
@@ -124,7 +129,15 @@ def prepare(captured: Captured, options: Options, request: Request, clock: Clock
     scaler = None
     if request.scaling != "none":
         scaler = InputScaler(Constants(captured.weights, calibration.inputs), request.scaling)
-    return Prepared(captured, options, texts, draft, groups, menu, constants, table, scaler)
+    units = attention_units(draft) if searches_attention(options, promise) and table.attention else ()
+    if units:
+        options = options.with_facts({"kv_dtype": "searched"})
+    return Prepared(captured, options, texts, draft, groups, menu, constants, table, scaler, units)
+
+
+def searches_attention(options: Options, promise: Promise) -> bool:
+    """Whether the KV cache's formats are the search's to choose: they cost time alone, and the caller has not said what they are to be."""
+    return "latency" in promise.limits and not options.attention_given and options.targets[0] == "cpu"
 
 
 def copied(captured: Captured) -> Captured:

@@ -13,7 +13,7 @@ from mixplan.compiler.search.plots import Plot, Series, draw
 from mixplan.compiler.search.promise import MEASURES, Promise
 from mixplan.passes.precision.schemes import parse_scheme
 from mixplan.runtime.plan import Plan
-from mixplan.runtime.receipt import CurvePoint, Receipt
+from mixplan.runtime.receipt import CurvePoint, LayerChoice, Receipt
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -39,6 +39,7 @@ def render_report(plan: Plan, receipt: Receipt, promise: Promise) -> bytes:
         schemes=_schemes(plan),
         solver=receipt.solver,
         layers=[_layer(choice) for choice in receipt.layers],
+        attention=[_choice(choice) for choice in receipt.attention],
         work=f"batch {promise.batch}, context {promise.context}",
         timed="latency" in promise.limits,
     )
@@ -125,7 +126,7 @@ def _schemes(plan: Plan) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (row["bits"], row["scheme"]))
 
 
-def _layer(choice: Any) -> dict[str, Any]:
+def _choice(choice: LayerChoice) -> dict[str, Any]:
     chosen = next(one for one in choice.candidates if one.scheme == choice.chosen)
     return {
         "name": choice.layer,
@@ -133,6 +134,12 @@ def _layer(choice: Any) -> dict[str, Any]:
         "bits": chosen.bits,
         "loss": chosen.predicted_loss,
         "reason": choice.reason,
-        "width": min(parse_scheme(choice.chosen).weight.bits, 16),
         "candidates": choice.candidates,
+    }
+
+
+def _layer(choice: LayerChoice) -> dict[str, Any]:
+    return {
+        **_choice(choice),
+        "width": min(parse_scheme(choice.chosen).weight.bits, 16),
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +15,8 @@ from mixplan.compiler.frontends import Captured
 from mixplan.compiler.kernels import build_regions, write_regions
 from mixplan.compiler.options import Options
 from mixplan.compiler.output import reporting_disk_errors
-from mixplan.compiler.search.bench import Attempt, Bench
-from mixplan.compiler.search.candidates import Menu
+from mixplan.compiler.search.bench import LATENCY_TOLERANCE, Attempt, Bench
 from mixplan.compiler.search.failure import impossible, missed
-from mixplan.compiler.search.groups import LayerGroup
 from mixplan.compiler.search.loop import AXES, Built, Outcome, excess, search
 from mixplan.compiler.search.outcome import make_receipt
 from mixplan.compiler.search.prepare import Prepared, prepare
@@ -36,8 +33,8 @@ from mixplan.runtime.receipt import RECEIPT, Receipt, encode_receipt
 __all__ = ["REPORT", "Found", "find_plan", "find_prepared", "take_over"]
 
 REPORT = "report.html"
-_LATENCY_TOLERANCE = 1.05
-"""What a latency may exceed its promise by when nothing faster was found: measurements of one plan differ by as much."""
+KEPT = "nothing else was measured to pay"
+"""Why an attention layer keeps f16."""
 _SLACK = 4096
 
 
@@ -73,8 +70,9 @@ def find_prepared(prepared: Prepared, request: Request, problem: Problem, refere
         reference,
         root,
         clock,
+        prepared.units,
     )
-    maker = _Maker(bench, problem, prepared.groups, prepared.menu, request, prepared.facts)
+    maker = _Maker(bench, problem, prepared, request)
     outcome = search(problem, promise, maker.build, maker.forget)
     if outcome is None:
         raise impossible(problem, promise)
@@ -104,7 +102,7 @@ def _accepted(problem: Problem, request: Request, outcome: Outcome) -> Attempt:
     promise, best = request.promise, outcome.best
     assert isinstance(best, Attempt)
     over = {name: excess(best, promise, [name]) for name in promise.limits}
-    if any(ratio > (_LATENCY_TOLERANCE if name == "latency" else 1.0) for name, ratio in over.items()):
+    if any(ratio > (LATENCY_TOLERANCE if name == "latency" else 1.0) for name, ratio in over.items()):
         raise missed(problem, promise, outcome)
     return best
 
@@ -112,15 +110,14 @@ def _accepted(problem: Problem, request: Request, outcome: Outcome) -> Attempt:
 class _Maker:
     """Builds for the loop, and keeps what receipts need."""
 
-    def __init__(
-        self, bench: Bench, problem: Problem, groups: Sequence[LayerGroup], menu: Menu, request: Request, facts: Mapping[str, str]
-    ) -> None:
+    def __init__(self, bench: Bench, problem: Problem, prepared: Prepared, request: Request) -> None:
         self._bench = bench
         self._problem = problem
-        self._groups = groups
-        self._menu = menu
+        self._groups = prepared.groups
+        self._units = prepared.units
+        self._fixed = [*prepared.menu.fixed, *("" if len(options) > 1 else KEPT for options in problem.options[len(prepared.groups) :])]
         self._promise = request.promise
-        self._facts = facts
+        self._facts = prepared.facts
         costs = request.promise.costs
         self._axis: Axis = AXES[costs[0]] if costs else "bits"
 
@@ -137,11 +134,14 @@ class _Maker:
     def receipt(self, attempt: Attempt, outcome: Outcome) -> Receipt:
         """Of the plan that is kept."""
         achieved: dict[Measure, float] = dict(attempt.upper)
+        if attempt.quality is None:
+            raise InternalError("A plan that was not measured on text was kept.")
         facts = {**self._facts, "plans_built": str(len(outcome.tried))}
         return make_receipt(
             self._promise,
             self._problem,
             self._groups,
+            self._units,
             attempt.solution,
             self._reasons(attempt.solution),
             achieved,
@@ -150,7 +150,7 @@ class _Maker:
         )
 
     def _reasons(self, solution: Solution) -> list[str]:
-        return choice_reasons(self._problem, solution, self._axis, self._menu.fixed)
+        return choice_reasons(self._problem, solution, self._axis, self._fixed)
 
     def _extra_bytes(self, attempt: Attempt) -> int:
         """What receipt and report will add to the plan's directory, about."""

@@ -17,6 +17,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from mixplan.compiler.search.kv_choice import KvChoice
 from mixplan.passes.precision.schemes import Scheme
 from mixplan.runtime.errors import InternalError
 
@@ -32,9 +33,12 @@ _TIE = 1e-6
 
 @dataclass(frozen=True)
 class Option:
-    """One scheme for one group. loss: predicted mean divergence, nats; bits: of all its weights; size: bytes; seconds: of a step."""
+    """One scheme for one group. loss: predicted mean divergence, nats; bits: of all its weights; size: bytes; seconds: of a step.
 
-    scheme: Scheme
+    scheme: of an attention layer, what it keeps and how it scores; it has no weights.
+    """
+
+    scheme: Scheme | KvChoice
     loss: float
     bits: float
     size: float

@@ -17,6 +17,7 @@ from torch import Tensor, fx
 from torch.nn import functional
 
 from mixplan.compiler.frontends.base import Captured
+from mixplan.compiler.sensitivity.attention_rounding import AttentionLoss, watch_attention
 from mixplan.compiler.sensitivity.lazy_weights import LazyWeights
 from mixplan.compiler.streaming.attention import windowed_attention
 from mixplan.compiler.streaming.constants import call, lookup
@@ -33,11 +34,13 @@ __all__ = ["GradientStatistics", "gradient_statistics"]
 @dataclass
 class GradientStatistics:
     """outputs: E[g_o^2] at each output of a layer, f32 [N] (of experts: of all together). tables: E[g_j^2] in each column of the rows that
-    a layer looks up, f32 [K]. Means over tokens, of the gradient of a text's whole loss in nats."""
+    a layer looks up, f32 [K]. attention: what rounding costs, by attention layer. Means over tokens, of the gradient of a text's whole loss
+    in nats."""
 
     outputs: dict[str, Tensor] = field(default_factory=dict)
     tables: dict[str, Tensor] = field(default_factory=dict)
     tokens: int = 0
+    attention: dict[int, AttentionLoss] = field(default_factory=dict)
 
 
 def gradient_statistics(
@@ -70,6 +73,7 @@ class _Run:
         self.module = captured.graph
         self.weights = LazyWeights(captured.graph, captured.weights)
         self._source = captured.weights
+        self._attention: dict[int, AttentionLoss] = {}
         self._sums: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
         mark_constants(self.module.graph)
         self._nodes = [node for node in self.module.graph.nodes if node.op not in ("placeholder", "output") and not is_constant(node)]
@@ -104,7 +108,11 @@ class _Run:
         if node.target in (ATTENTION, ATTENTION_TM):
             args: list[Any] = [known.get(value, constants.get(value)) if isinstance(value, fx.Node) else value for value in node.args]
             named: dict[str, Any] = {k: known.get(v, constants.get(v)) if isinstance(v, fx.Node) else v for k, v in node.kwargs.items()}
-            return windowed_attention(step.lengths, *args, **named, token_major=node.target is ATTENTION_TM)
+            token_major = node.target is ATTENTION_TM
+            layer = named.get("layer", args[4] if len(args) > 4 else None)
+            if isinstance(layer, int):
+                watch_attention(self._attention.setdefault(layer, AttentionLoss()), *args[:3], token_major=token_major)
+            return windowed_attention(step.lengths, *args, **named, token_major=token_major)
         value = call(node, {**constants, **{source: known[source] for source in node.all_input_nodes if source not in constants}})[2]
         found = product_layers(self.module, node)
         if found is not None and isinstance(value, Tensor) and value.requires_grad:
@@ -120,4 +128,5 @@ class _Run:
     def finish(self, tokens: int) -> GradientStatistics:
         """Means over tokens."""
         outputs, tables = ({layer: sums / tokens for layer, sums in found.items()} for found in self._sums)
-        return GradientStatistics(outputs, tables, tokens)
+        attention = {layer: found.mean(tokens) for layer, found in self._attention.items()}
+        return GradientStatistics(outputs, tables, tokens, attention)

@@ -15,6 +15,7 @@ from torch import Tensor
 from mixplan.compiler.calibration.statistics import Calibration, InputStatistics
 from mixplan.compiler.frontends.base import Captured
 from mixplan.compiler.quantize import dequantized
+from mixplan.compiler.sensitivity.attention_rounding import AttentionLoss
 from mixplan.compiler.sensitivity.gradients import GradientStatistics, gradient_statistics
 from mixplan.compiler.sensitivity.rows import Use, WeightRows, uses_of
 from mixplan.compiler.tuning import one_torch_thread
@@ -41,7 +42,8 @@ class Group(Protocol):
 class LossTable:
     """loss: by (group's name, scheme's spelling), additive over groups. tokens: that gradients were taken of (0: none). seconds it took.
 
-    tables: what the columns of each lookup table count for, where gradients tell (for rounding its rows).
+    tables: what the columns of each lookup table count for, where gradients tell (for rounding its rows). attention: what rounding keys,
+    values and queries costs, by attention layer, where gradients tell.
     """
 
     loss: dict[tuple[str, str], float]
@@ -49,6 +51,7 @@ class LossTable:
     tokens: int
     seconds: float
     tables: dict[str, InputStatistics] = field(default_factory=dict)
+    attention: dict[int, AttentionLoss] = field(default_factory=dict)
 
 
 def loss_table(
@@ -93,7 +96,7 @@ def loss_table(
             done = (index + 1) / len(jobs)
             tell((1 + done) / 2 if method == "fisher" else done)
     tables = {layer: known for layer in gradients.tables if (known := _table_columns(layer, gradients)) is not None}
-    return LossTable(loss, method, gradients.tokens, perf_counter() - started, tables)
+    return LossTable(loss, method, gradients.tokens, perf_counter() - started, tables, gradients.attention)
 
 
 def _gradients(

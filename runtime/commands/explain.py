@@ -58,11 +58,21 @@ def _plan(data: dict[str, Any]) -> Iterator[Any]:
         loss = "" if layer["predicted_loss"] is None else f"{layer['predicted_loss']:.3g}"
         layers.add_row(layer["layer"], layer["scheme"], f"{layer['bits']:.2f}", f"{layer['bytes']:,}", loss, layer["rule"], layer["reason"])
     yield layers
+    if data["attention"]:
+        yield _attention(data["attention"])
     if data["curve"]:
         curve = plain_table("\nCurve", "kind", "bits:r", "loss:r", "seconds:r")
         for point in data["curve"]:
             curve.add_row(point.get("kind", "predicted"), f"{point['bits']:.3f}", f"{point['loss']:.4g}", _seconds(point.get("seconds")))
         yield curve
+
+
+def _attention(choices: list[dict[str, Any]]) -> Any:
+    table = plain_table("\nAttention", "layer", "keeps", "bits:r", "predicted loss:r", "why")
+    for choice in choices:
+        own = next(one for one in choice["candidates"] if one["scheme"] == choice["chosen"])
+        table.add_row(choice["layer"], choice["chosen"], f"{own['bits']:.2f}", f"{own['predicted_loss']:.3g}", choice.get("reason", ""))
+    return table
 
 
 def _layers(data: dict[str, Any]) -> Iterator[Any]:
