@@ -25,6 +25,7 @@ from mixplan.runtime.commands.diff import diff_command
 from mixplan.runtime.commands.explain import explain_command
 from mixplan.runtime.terminal import decode_utf8, emit_json, plain_table, show
 from mixplan.targets.commands.bench import bench_command
+from mixplan.targets.commands.targets import targets_command
 
 __all__ = ["main"]
 
@@ -86,6 +87,7 @@ for _command in (
     explain_command,
     diff_command,
     bench_command,
+    targets_command,
 ):
     main.add_command(_command)
 
@@ -182,37 +184,6 @@ def passes(as_json: bool) -> None:
     for row in rows:
         table.add_row(row["name"], row["stage"], row["doc"])
     show(table)
-
-
-@main.command()
-@click.option("--json", "as_json", is_flag=True)
-def targets(as_json: bool) -> None:
-    """Show this machine's hardware record, and what each target can do on it."""
-    from mixplan.targets.summary import summary
-
-    data = summary()
-    if as_json:
-        emit_json(data)
-        return
-    hardware = plain_table("This machine", "fact", "value")
-    for key, value in data["hardware"].items():
-        hardware.add_row(key, _fact(key, value))
-    table = plain_table("\nTargets", "target", "compiles", "runs", "levels", "formats", "notes")
-    for row in data["targets"]:
-        notes = "; ".join(filter(None, [row["reason"], *(f"{key}: {text}" for key, text in row["notes"].items())]))
-        yes_no = ["yes" if row[key] else "no" for key in ("compiles", "runs")]
-        table.add_row(row["name"], *yes_no, " ".join(row["levels"]), " ".join(row["formats"]), notes)
-    show(hardware, table)
-    for line in data["ignored"]:
-        click.echo(f"note: {line}", err=True)
-
-
-def _fact(key: str, value: Any) -> str:
-    if key == "caches":
-        return ", ".join(f"L{c['level']} {c['kind']} {c['size'] / 1024:,.0f} KiB (shared by {c['shared_by']})" for c in value)
-    if key.startswith("memory"):
-        return f"{value / (1 << 30):.1f} GiB"
-    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 @main.command()

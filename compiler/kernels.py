@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from mixplan.compiler.output import reporting_disk_errors
 from mixplan.runtime.errors import MixplanError, UnsupportedError
 from mixplan.runtime.plan import Plan, Region
 from mixplan.targets.base import CompiledRegion, CompileOptions
+from mixplan.targets.kernel_files import write_kernels
 from mixplan.targets.registry import get_target
 
 __all__ = ["BuiltRegion", "build_regions", "write_regions"]
@@ -47,18 +46,6 @@ def write_regions(root: Path, built: Sequence[BuiltRegion]) -> tuple[Region, ...
     """Write kernels and sources; gives the regions with the paths of these files."""
     regions = []
     for one in built:
-        region = one.region
-        kernels = {}
         with reporting_disk_errors(root):
-            for level, binary in sorted(one.compiled.kernels.items()):
-                kernels[level] = _write(root, f"kernels/{region.name}.{level}.so", binary)
-            source = _write(root, f"sources/{region.name}.cpp", one.compiled.source.encode()) if one.compiled.source else ""
-        regions.append(msgspec.structs.replace(region, kernels=kernels, source=source))
+            regions.append(write_kernels(root, one.region, one.compiled))
     return tuple(regions)
-
-
-def _write(root: Path, name: str, data: bytes) -> str:
-    path = root / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(data)
-    return name

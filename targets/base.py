@@ -30,6 +30,8 @@ class Capabilities:
 
     available says whether this machine can compile for the target (not whether it can run the result), `reason` why not.
     levels are the names of the binaries it can make, best last; formats the weight formats; activations the activation formats.
+    factor_errors: levels ("" for a target without any) whose products round their factors further than the op says, and by how much: 2**-9,
+    relatively, where they become bf16. Conformance allows for that.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Capabilities:
     formats: tuple[str, ...] = ()
     activations: tuple[str, ...] = ()
     notes: Mapping[str, str] = field(default_factory=dict)
+    factor_errors: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ from mixplan.targets.cpu.toolchain import Compiler, find_compiler
 
 __all__ = ["CpuTarget", "build_kernel", "unsupported_reason"]
 
+# Levels that multiply in bf16: the first f16 keys and values of prompts, the second products of many rows as well.
+_FACTOR_ERRORS = {"x86-64-v4-bf16": 2**-9, "x86-64-v4-amx": 2**-9}
 _MOST_DIMENSIONS = 8  # kMaxRank of templates/generic/view.h
 
 
@@ -51,7 +53,9 @@ class CpuTarget:
             available = Support(True, find_compiler().identity)
         except MixplanError as error:
             available = Support(False, str(error))
-        return Capabilities(self.name, available, default_levels(), formats=FORMAT_NAMES, activations=("f32", "bf16", "i8"))
+        return Capabilities(
+            self.name, available, default_levels(), formats=FORMAT_NAMES, activations=("f32", "bf16", "i8"), factor_errors=_FACTOR_ERRORS
+        )
 
     def resolve_levels(self, wanted: Sequence[str]) -> tuple[str, ...]:
         """See Target.resolve_levels."""

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from mixplan.cli import main
 from mixplan.compiler.pipeline import compile as compile_plan
 from mixplan.runtime import load
 from mixplan.runtime.plugins import installed
@@ -84,7 +86,7 @@ def test_it_shares_a_model_with_the_cpu(site: Path, tiny_llama_dir: Path, tmp_pa
 
 def test_quantized_weights_are_refused_with_the_reason(site: Path, tiny_llama_dir: Path, tmp_path: Path) -> None:
     report = compile_plan(tiny_llama_dir, output=tmp_path / "p", scheme="W4A16", targets=("toy",), overrides=("lm_head=FP32",))
-    assert any("the toy multiplies f32 alone, not i4" in reason for _, _, reason in report.refused)
+    assert any("the toy multiplies f32 by f32 alone; the weight is i4" in reason for _, _, reason in report.refused)
     assert {region.device for region in report.regions} == {"toy", "reference"}
 
 
@@ -103,3 +105,11 @@ with load({str(shared)!r}) as model:
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [["reference", "toy"] if there else ["reference"], []]
     assert ("There is no device 'toy'" in done.stderr) != there
+
+
+def test_it_conforms_where_it_says_yes(site: Path) -> None:
+    done = CliRunner().invoke(main, ["targets", "--conformance", "toy", "--ops", "linear,rms_norm,attention", "--json"])
+    said = json.loads(done.output)
+    assert done.exit_code == 0 and said["failed"] == 0
+    assert [(row["op"], row["passed"]) for row in said["ops"]] == [("linear", 2), ("rms_norm", 5), ("attention", 0)]
+    assert said["ops"][2]["reasons"] == ["the toy has no attention"]

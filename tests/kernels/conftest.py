@@ -13,7 +13,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,8 @@ import pytest
 
 import mixplan
 from mixplan.runtime.devices.cpu_info import level_refusal
-from mixplan.runtime.dtypes import bf16_to_f32, f32_to_bf16
-from mixplan.runtime.formats import WeightFormat
 from mixplan.runtime.ops import OPS, StepContext
-from mixplan.runtime.packing import Packed, Quantized, concat_experts, interleave_gated, pack
+from mixplan.targets.conformance.weights import random_weight
 
 HEADERS = Path(mixplan.__file__).parent / "targets" / "cpu" / "templates" / "kernels"
 LEVELS = {
@@ -178,56 +175,6 @@ def make_scratch() -> Any:
 @pytest.fixture(scope="session")
 def scratch_intact() -> Any:
     return check_scratch
-
-
-@dataclass(frozen=True)
-class Weight:
-    """A random packed weight with `copies` parts (2: gate and up, interleaved; more: experts), and how kernels and references name it."""
-
-    fmt: WeightFormat
-    rows: int
-    columns: int
-    packed: Packed
-
-    @property
-    def attrs(self) -> dict[str, Any]:
-        return {"format": self.fmt.name, "rows": self.rows, "columns": self.columns, "group_size": self.fmt.group_size}
-
-    @property
-    def arrays(self) -> list[Any]:
-        """weight, scales, zeros as an op takes them."""
-        return [self.packed["weight"], self.packed.get("scales"), self.packed.get("zeros")]
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        """The same as a kernel takes them."""
-        return dict(zip(("w", "scales", "zeros"), self.arrays, strict=True))
-
-
-def _one(rng: np.random.Generator, fmt: WeightFormat, rows: int, columns: int, extreme: bool) -> Packed:
-    if not fmt.quantized:
-        return pack(fmt, rng.standard_normal((rows, columns)).astype(np.float32))
-    groups, top = fmt.groups(columns), fmt.levels - 1
-    codes = np.full((rows, columns), top) if extreme else rng.integers(0, top + 1, (rows, columns))
-    scales = (rng.random((rows, groups)) + 0.5) / (128 if fmt.nonuniform else fmt.levels)
-    if fmt.two_level:
-        row = bf16_to_f32(f32_to_bf16((scales.max(1, keepdims=True) / 120).astype(np.float32)))
-        scales = row * np.rint(scales / row) * rng.choice([1, -1], scales.shape)
-    zeros: Any = None
-    if fmt.has_minimum:
-        zeros = rng.standard_normal((rows, groups)).astype(np.float16)
-    elif not fmt.symmetric:
-        zeros = rng.integers(0, top + 1, (rows, groups)).astype(np.uint8)
-    return pack(fmt, Quantized(codes.astype(np.uint8), scales.astype(np.float32 if fmt.two_level else fmt.scale_dtype.numpy), zeros))
-
-
-def random_weight(
-    rng: np.random.Generator, fmt: WeightFormat, rows: int, columns: int, kind: str = "linear", extreme: bool = False
-) -> Weight:
-    """kind: "linear", "gated", or a number of experts."""
-    parts = [_one(rng, fmt, rows, columns, extreme) for _ in range(1 if kind == "linear" else 2 if kind == "gated" else int(kind))]
-    packed = parts[0] if kind == "linear" else interleave_gated(*parts) if kind == "gated" else concat_experts(parts)
-    return Weight(fmt, rows, columns, packed)
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,7 @@ class ToyTarget:
         if node.op not in ("linear", "rms_norm"):
             return Support(False, f"the toy has no {node.op}")
         if node.op == "linear" and (node.attrs["format"] != "f32" or node.attrs.get("activation_dtype", "f32") != "f32"):
-            return Support(False, f"the toy multiplies f32 alone, not {node.attrs['format']}")
+            return Support(False, f"the toy multiplies f32 by f32 alone; the weight is {node.attrs['format']}")
         other = {values[index].dtype for index in (*node.inputs, *node.outputs) if index >= 0} - {DType.f32}
         return Support(not other, f"the toy computes in f32, not {', '.join(kind.value for kind in other)}")
 

@@ -8,24 +8,9 @@ import numpy as np
 import pytest
 
 from mixplan.runtime.plan import Sym
+from mixplan.targets.conformance.cases.elementwise import BOOL_BINARY, FLOAT_BINARY, FLOAT_UNARY, INT_BINARY, INT_UNARY, SPECIAL
 
 T = Sym("T")
-SPECIAL = np.array(
-    [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 0.5, -0.5, 1.5, 2.5, -2.5, 88.9, -103.5, 1e-40, 3e38, 0.3, -7.0], np.float32
-)
-FLOAT_UNARY = (
-    "neg abs exp exp2 expm1 log log1p sqrt rsqrt reciprocal tanh sigmoid silu gelu gelu_tanh relu erf sin cos floor ceil round sign "
-    "log_sigmoid softplus logical_not square isnan isinf"
-).split()
-FLOAT_BINARY = (
-    "add sub mul div pow maximum minimum floor_div remainder fmod atan2 eq ne lt le gt ge logical_and logical_or logical_xor".split()
-)
-INT_UNARY = "abs relu logical_not bitwise_not square".split()
-INT_BINARY = (
-    "add sub mul pow maximum minimum floor_div remainder fmod eq ne lt le gt ge logical_and logical_or logical_xor bitwise_and bitwise_or "
-    "bitwise_xor shift_left shift_right"
-).split()
-BOOL_BINARY = "maximum minimum eq ne lt le gt ge logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor".split()
 # exp of a large or tiny argument, and log1p of it, carry the relative error of their argument's last bits.
 LOOSE = (1e-5, 1e-6)
 

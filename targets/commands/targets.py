@@ -1,0 +1,76 @@
+"""`mixplan targets`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from mixplan.runtime.terminal import emit_json, plain_table, show
+
+__all__ = ["targets_command"]
+
+
+@click.command(name="targets")
+@click.option("--conformance", metavar="NAME", help="Run the op table on this target, and compare with the reference.")
+@click.option("--ops", metavar="OPS", help="With --conformance: these ops alone, by comma. Default: all.")
+@click.option("--isa", metavar="LEVEL", help="With --conformance: a level to compile for and to run. Default: the best of this machine.")
+@click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")
+@click.pass_context
+def targets_command(ctx: click.Context, conformance: str | None, ops: str | None, isa: str | None, as_json: bool) -> None:
+    """Show this machine's hardware record, and what each target can do on it.
+
+    With --conformance, every op of the table is compiled for a target, alone, and run on its device with several shapes and dtypes; the
+    results are held against the op's numpy reference. Exit code 1 where a case that the target says it supports fails.
+
+    \b
+    mixplan targets
+    mixplan targets --conformance cpu --ops linear,rms_norm,attention
+    """
+    if conformance is not None:
+        if _conformance(conformance, ops, isa, as_json):
+            ctx.exit(1)
+        return
+    if ops is not None or isa is not None:
+        raise click.UsageError("--ops and --isa are for --conformance.")
+    from mixplan.targets.summary import summary
+
+    data = summary()
+    if as_json:
+        emit_json(data)
+        return
+    hardware = plain_table("This machine", "fact", "value")
+    for key, value in data["hardware"].items():
+        hardware.add_row(key, _fact(key, value))
+    table = plain_table("\nTargets", "target", "compiles", "runs", "levels", "formats", "notes")
+    for row in data["targets"]:
+        notes = "; ".join(filter(None, [row["reason"], *(f"{key}: {text}" for key, text in row["notes"].items())]))
+        yes_no = ["yes" if row[key] else "no" for key in ("compiles", "runs")]
+        table.add_row(row["name"], *yes_no, " ".join(row["levels"]), " ".join(row["formats"]), notes)
+    show(hardware, table)
+    for line in data["ignored"]:
+        click.echo(f"note: {line}", err=True)
+
+
+def _fact(key: str, value: Any) -> str:
+    if key == "caches":
+        return ", ".join(f"L{c['level']} {c['kind']} {c['size'] / 1024:,.0f} KiB (shared by {c['shared_by']})" for c in value)
+    if key.startswith("memory"):
+        return f"{value / (1 << 30):.1f} GiB"
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _conformance(name: str, ops: str | None, isa: str | None, as_json: bool) -> bool:
+    """Whether a case failed."""
+    from mixplan.runtime.progress import terminal_progress
+    from mixplan.targets.conformance.report import render, to_json
+    from mixplan.targets.conformance.run import run_conformance
+
+    wanted = [op.strip() for op in ops.split(",") if op.strip()] if ops is not None else []
+    with terminal_progress(remaining=True) as progress:
+        results = run_conformance(name, wanted, isa=isa, progress=progress)
+    if as_json:
+        emit_json(to_json(name, results))
+    else:
+        show(*render(name, results, plain_table))
+    return any(result.status == "failed" for result in results)
