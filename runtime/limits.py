@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from mixplan.runtime.cgroup import cgroup_limits
 from mixplan.runtime.errors import OptionError
 from mixplan.runtime.hal import PAGE_SIZE, CacheSpec
 from mixplan.runtime.plan import Plan
@@ -31,8 +32,8 @@ def cache_spec(plan: Plan, max_sequences: int, kv_tokens: int | None) -> CacheSp
     if not 1 <= max_sequences <= _MAX_SEQUENCES:
         raise OptionError(f"max_sequences is {max_sequences}; allowed are 1 to {_MAX_SEQUENCES}.")
     if kv_tokens is None:
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4
-        fitting = memory // max(kv_bytes_per_token(plan), 1)
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        fitting = min(memory, cgroup_limits().memory or memory) // 4 // max(kv_bytes_per_token(plan), 1)
         kv_tokens = max(1, min(plan.model.context_length, fitting, _DEFAULT_KV_TOKENS))
     elif not 1 <= kv_tokens < 1 << 31:
         raise OptionError(f"kv_tokens is {kv_tokens}; allowed are 1 to 2^31 - 1.")

@@ -12,6 +12,8 @@ import os
 import threading
 from pathlib import Path
 
+from mixplan.runtime.cgroup import cgroup_limits
+
 __all__ = ["Reading", "available_memory"]
 
 _HUGE_PAGE = 2 << 20
@@ -76,18 +78,12 @@ def _memory(size: int) -> mmap.mmap:
 
 
 def available_memory() -> int:
-    """Bytes that can be had without swapping, as the system and this process's cgroup see it; 0 where they do not say."""
+    """Bytes that can be had without swapping, as the system and this process's cgroups see it; 0 where they do not say."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         fields = dict(line.split(":", 1) for line in lines)
         available = int(fields["MemAvailable"].split()[0]) << 10
     except (OSError, KeyError, ValueError):
         return 0
-    for limit, used in (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")):
-        try:
-            most, now = (int(Path("/sys/fs/cgroup", name).read_text(encoding="ascii")) for name in (limit, used))
-            available = min(available, most - now)
-        except (OSError, ValueError):
-            # No such controller, or no limit ("max").
-            continue
-    return max(available, 0)
+    free = cgroup_limits().memory_free
+    return available if free is None else min(available, free)

@@ -1,4 +1,4 @@
-"""What `mixplan targets` shows: this machine's hardware record, and for each target whether it compiles and runs here, and why not."""
+"""What `mixplan targets` shows: records of this machine's devices, and for each target whether it compiles and runs here, and why not."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ from typing import Any
 from mixplan.runtime.devices.registry import create_device, device_names, shadowed_devices
 from mixplan.runtime.errors import MixplanError
 from mixplan.runtime.hal import DeviceOptions
-from mixplan.runtime.hardware import hardware
+from mixplan.runtime.hardware import Sample, devices, samples
 from mixplan.targets.registry import get_target, shadowed_targets, target_names
 
 __all__ = ["summary"]
 
 
 def summary() -> dict[str, Any]:
-    """`hardware`: the record. `targets`: name, compiles, runs, reason, levels, formats, activations, notes of each. `ignored`: plugins that
-    are never used, and why.
+    """`hardware`: a record of each device, with a `sample` of what changes. `targets`: name, compiles, runs, reason, levels, formats,
+    activations, notes of each. `ignored`: plugins that are never used, and why.
     """
     names = dict.fromkeys((*target_names(), *device_names()))
     ignored = [
         f"The {plugin.kind} {plugin.name!r} of the package {plugin.package} is not used: the built-in one has that name."
         for plugin in (*shadowed_targets(), *shadowed_devices())
     ]
-    return {"hardware": asdict(hardware()), "targets": [_row(name) for name in names], "ignored": ignored}
+    now = samples()
+    records = [{**asdict(one), "sample": asdict(now.get(one.device, Sample()))} for one in devices()]
+    return {"hardware": records, "targets": [_row(name) for name in names], "ignored": ignored}
 
 
 def _row(name: str) -> dict[str, Any]:

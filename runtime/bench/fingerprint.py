@@ -25,6 +25,7 @@ __all__ = ["COMPARED", "differences", "fingerprint", "numpy_read_bandwidth"]
 COMPARED = ("arch", "model", "cores", "machine_cores", "caches", "memory", "memory_limit", "levels", "isa", "threads")
 """Facts that make two machines, or two ways to use one, different."""
 
+_FACTS = ("model", "arch", "cores", "machine_cores", "caches", "memory", "memory_limit")
 _ROUNDS = 7
 
 
@@ -33,8 +34,8 @@ def fingerprint(model: Model, threads: int, meter: Meter | None = None) -> dict[
 
     The rate of reading as many bytes as the weights have is measured by `meter`, or with numpy where there is none.
     """
-    record = asdict(hardware())
-    flags = record.pop("flags")
+    facts = asdict(hardware())
+    record, flags = {name: facts[name] for name in _FACTS}, facts["flags"]
     weights = model.metrics().weight_bytes
     return {
         **record,

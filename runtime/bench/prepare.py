@@ -88,7 +88,7 @@ def token_limit(model: Model) -> int:
 
 def _most_kv_tokens(plan: Model) -> int:
     """What a quarter of the memory holds."""
-    return max(PAGE_SIZE, hardware().memory_limit // 4 // max(plan.metrics().kv_bytes_per_token, 1))
+    return max(PAGE_SIZE, (hardware().memory_limit or 0) // 4 // max(plan.metrics().kv_bytes_per_token, 1))
 
 
 def _kv_tokens(requests: Sequence[BenchRequest], largest: int | None = None) -> int:

@@ -53,11 +53,11 @@ def render_hardware(report: BenchReport, table: MakeTable) -> list[Any]:
     caches = ", ".join(f"L{c['level']} {c['size'] // 1024:,} KiB" for c in machine["caches"])
     rows = {
         "plan": f"{plan['name']} ({plan['scheme']}, {plan['effective_bits']} bits, weights {number(plan['weight_bytes'], 'bytes')})",
-        "CPU": machine["model"],
+        "CPU": machine["model"] or "not told",
         "cores": f"{machine['cores']} to use, {machine['machine_cores']} in the machine; {machine['threads']} threads",
         "ISA": f"runs {' '.join(machine['isa'])} on {' '.join(machine['devices'])}; the CPU has {' '.join(machine['levels'])}",
         "caches": caches or "not told",
-        "memory": f"{machine['memory_limit'] / (1 << 30):.1f} GiB, huge pages {machine['huge_pages'] or 'not told'}",
+        "memory": f"{(machine['memory_limit'] or 0) / (1 << 30):.1f} GiB, huge pages {machine['huge_pages'] or 'not told'}",
         "memory read": f"{rate} of {number(bandwidth['working_set'], 'bytes')}, by {bandwidth['by']}",
         "system": f"Linux {machine['kernel']}, Python {machine['python']}, numpy {machine['numpy']}, mixplan {machine['mixplan']}",
     }

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from mixplan.runtime.cgroup import cgroup_limits
 from mixplan.runtime.devices.cpu_amx import amx_refusal
 
 __all__ = ["ISA_LEVELS", "IsaLevel", "allowed_cores", "cpu_flags", "isa_level_names", "level_refusal", "runnable_levels"]
@@ -96,18 +97,9 @@ def runnable_levels() -> tuple[str, ...]:
 
 
 def _cgroup_quota() -> float:
-    """CPUs that the cgroup's quota allows, infinity without one."""
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="utf-8").split()
-        return math.inf if quota == "max" else int(quota) / int(period)
-    except (OSError, ValueError):
-        pass
-    try:
-        base = Path("/sys/fs/cgroup/cpu")
-        value = int((base / "cpu.cfs_quota_us").read_text(encoding="utf-8"))
-        return math.inf if value <= 0 else value / int((base / "cpu.cfs_period_us").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return math.inf
+    """CPUs that the cgroups' quotas allow, infinity without one."""
+    limit = cgroup_limits().cpus
+    return math.inf if limit is None else limit
 
 
 def allowed_cores() -> int:

@@ -1,14 +1,12 @@
-"""Targets: the registry, what the CPU target supports, the hardware record."""
+"""Targets: the registry, what the CPU target supports, levels."""
 
 from __future__ import annotations
 
 import pytest
 
-from mixplan.runtime import hardware as hardware_module
 from mixplan.runtime.devices import cpu_info
 from mixplan.runtime.dtypes import DType
 from mixplan.runtime.errors import OptionError, UnsupportedError
-from mixplan.runtime.hardware import hardware
 from mixplan.runtime.ops import OPS
 from mixplan.runtime.plan import Model, Node, Plan, Provenance, Region, Sym, Value
 from mixplan.targets.base import CompileOptions, Target
@@ -87,21 +85,6 @@ def test_unknown_level_is_an_error() -> None:
     plan = Plan(1, "p", Model("m", 1, 1, 1), values, (Node("exp", (0,), (1,)),), (), (1,), (), 8, (), 32.0, Provenance("", "", {}, {}, {}))
     with pytest.raises(OptionError, match=r"there is no ISA level 'avx1024'.\nLevels: portable, x86-64-v3"):
         CpuTarget().compile(plan, Region("r", "cpu", 0, 1, (0,), (1,)), CompileOptions(("avx1024",)))
-
-
-def test_hardware_record() -> None:
-    record = hardware()
-    assert 1 <= record.cores <= record.machine_cores
-    assert record.memory_limit <= record.memory
-    assert record.arch
-    assert list(record.flags) == sorted(record.flags)
-
-
-def test_sizes_and_cpu_lists_of_sysfs() -> None:
-    assert hardware_module._size("480M") == 480 << 20
-    assert hardware_module._size("32K") == 32768
-    assert hardware_module._size("") == 0
-    assert hardware_module._count("0-3,8") == 5
 
 
 def test_levels_need_their_flags(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,42 @@
+"""All devices of this machine."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from mixplan.runtime.hardware.cpu import CpuSource, cpu_record
+from mixplan.runtime.hardware.nvml import Nvml, open_nvml
+from mixplan.runtime.hardware.onnx import onnx_records
+from mixplan.runtime.hardware.record import Hardware, Sample
+from mixplan.runtime.hardware.sampler import Sampler
+
+__all__ = ["devices", "hardware", "samples"]
+
+
+@cache
+def hardware() -> Hardware:
+    """The CPU's record, read once; `hardware.cache_clear()` after new figures were measured."""
+    return cpu_record()
+
+
+@cache
+def _nvml() -> Nvml | None:
+    return open_nvml()
+
+
+def devices() -> tuple[Hardware, ...]:
+    """The CPU, then GPUs, then what onnxruntime reaches (which imports it)."""
+    library = _nvml()
+    return (hardware(), *(library.records() if library is not None else ()), *onnx_records())
+
+
+@cache
+def _sampler() -> Sampler:
+    library = _nvml()
+    gpus = {f"gpu:{index}": library.source(index) for index in range(library.count)} if library is not None else {}
+    return Sampler({"cpu": CpuSource(), **gpus})
+
+
+def samples() -> dict[str, Sample]:
+    """What changes, by device: a tenth of a second old at most, however often it is asked for."""
+    return _sampler().latest()
