@@ -120,6 +120,7 @@ def _render_chat() -> Any:
 @click.option("--device", default="auto", show_default=True, help="auto, cpu or reference.")
 @click.option("--isa", help="Force an ISA level; one that the plan lacks is compiled on the spot.")
 @click.option("--trust", is_flag=True, help="Load the plan's own kernels although they were not built here.")
+@click.option("--strict", is_flag=True, help="A kernel or a device that fails is an error; nothing takes its place.")
 @click.option("--stats", is_flag=True, help="Print size, memory and speed to stderr at the end.")
 @click.option("--json", "as_json", is_flag=True, help="Print text and statistics as JSON, at the end.")
 def run(plan: Path, prompt: str | None, stats: bool, as_json: bool, **options: Any) -> None:

@@ -35,7 +35,7 @@ class Decoder:
     @property
     def short(self) -> bool:
         """Whether the plan's device has a shorter way for these steps."""
-        return self._device is not None
+        return self._device is not None and not self._executor.replaced
 
     def positions(self, token_ids: Sequence[int], sequences: Sequence[int]) -> list[int]:
         """Where the tokens go. RequestError and CapacityError for what `Model.step` refuses."""

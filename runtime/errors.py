@@ -4,6 +4,7 @@
     ├── UserError                the caller can mend it; exit code 2
     │   ├── CheckpointError      a model file is missing, truncated, corrupt or contradicts its config
     │   ├── UnsupportedError     an architecture, op, format or device that mixplan cannot lower or run
+    │   │   ├── FallbackError    strict was asked for, and a kernel or device failed that another would have replaced
     │   │   └── PluginError      a package that brings a target or device is broken; names the package
     │   ├── OptionError          a flag, scheme, override or pass that is wrong or matches nothing
     │   ├── OutputError          the output exists, cannot be written, or the disk is full
@@ -25,6 +26,7 @@ from typing import ClassVar
 __all__ = [
     "CapacityError",
     "CheckpointError",
+    "FallbackError",
     "InternalError",
     "MissingExtraError",
     "MixplanError",
@@ -63,6 +65,10 @@ class CheckpointError(UserError):
 
 class UnsupportedError(UserError):
     """Something that mixplan cannot lower or run here."""
+
+
+class FallbackError(UnsupportedError):
+    """A kernel or a device failed, and the caller wants no other in its place (strict)."""
 
 
 class PluginError(UnsupportedError):

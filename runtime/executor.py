@@ -8,21 +8,25 @@ from time import perf_counter_ns
 import numpy as np
 from numpy.typing import NDArray
 
-from mixplan.runtime.errors import UnsupportedError
+from mixplan.runtime.errors import CapacityError, UnsupportedError
 from mixplan.runtime.hal import Array, DecodingRegion, LoadedRegion, ProfiledRegion, RegionDecoder, Step, TappableRegion
 from mixplan.runtime.plan import Plan
 
 __all__ = ["Executor", "Tap"]
 
 Tap = Callable[[str, Array], Array | None]
+Replace = Callable[[int, str], LoadedRegion | None]
 
 
 class Executor:
     """One loaded region for each of the plan's regions, in order."""
 
-    def __init__(self, plan: Plan, regions: Sequence[LoadedRegion]) -> None:
+    def __init__(self, plan: Plan, regions: Sequence[LoadedRegion], replace: Replace | None = None) -> None:
+        """replace(region's index, reason): another way to run a region whose device has run out of memory, None where there is none."""
         self._plan = plan
-        self._regions = tuple(regions)
+        self._regions = list(regions)
+        self._replace = replace
+        self._remembers = [any(node.op == "attention" for node in plan.nodes[r.start : r.stop]) for r in plan.regions]
         self._inputs = {index: value.name for index, value in enumerate(plan.values) if value.kind == "input"}
         last = {value: number for number, region in enumerate(plan.regions) for value in region.inputs}
         last.update((value, len(plan.regions)) for value in plan.outputs)
@@ -33,6 +37,8 @@ class Executor:
                 self._dead[number].append(value)
         self.nanoseconds = [0] * len(self._regions)
         self.calls = 0
+        self.replaced = False
+        """Whether a region has another implementation than at the start."""
 
     def run(self, step: Step, tap: Tap | None = None) -> list[Array]:
         """The plan's outputs, in order. They may lie in a device's memory, valid until the next run.
@@ -41,24 +47,49 @@ class Executor:
         UnsupportedError where a region's device cannot show them.
         """
         border = self._step_inputs(step)
-        for number, (region, loaded) in enumerate(zip(self._plan.regions, self._regions, strict=True)):
+        for number, region in enumerate(self._plan.regions):
             inputs = {value: border[value] for value in region.inputs}
             started = perf_counter_ns()
-            if tap is None:
-                made = loaded.run(step, inputs)
-            elif isinstance(loaded, TappableRegion):
-                made = loaded.run_tapped(step, inputs, tap)
-            else:
-                raise UnsupportedError(
-                    f"Region {region.name!r} runs on {loaded.isa}, which cannot show the outputs of single nodes.",
-                    hint="Load the plan with device='reference'.",
-                )
+            try:
+                made = self._run(number, step, inputs, tap)
+            except (CapacityError, MemoryError) as error:
+                self._take_over(number, error)
+                made = self._run(number, step, inputs, tap)
             self.nanoseconds[number] += perf_counter_ns() - started
             border.update(made)
             for value in self._dead[number]:
                 del border[value]
         self.calls += 1
         return [border[value] for value in self._plan.outputs]
+
+    def _run(self, number: int, step: Step, inputs: dict[int, Array], tap: Tap | None) -> dict[int, Array]:
+        loaded = self._regions[number]
+        if tap is None:
+            return loaded.run(step, inputs)
+        if isinstance(loaded, TappableRegion):
+            return loaded.run_tapped(step, inputs, tap)
+        raise UnsupportedError(
+            f"Region {self._plan.regions[number].name!r} runs on {loaded.isa}, which cannot show the outputs of single nodes.",
+            hint="Load the plan with device='reference'.",
+        )
+
+    def _take_over(self, number: int, error: CapacityError | MemoryError) -> None:
+        """Put another implementation in the region's place, for this step and all later ones; what went wrong, where that cannot be."""
+        region, reason = self._plan.regions[number], error.message if isinstance(error, CapacityError) else str(error) or "out of memory"
+        if self._remembers[number] and self.calls:
+            raise CapacityError(
+                f"The device of region {region.name!r} failed in a step, and holds keys and values that no other device has: {reason}",
+                hint="Load the plan again, with fewer kv_tokens or max_step_tokens.",
+            ) from error
+        other = self._replace(number, reason) if self._replace is not None else None
+        if other is None:
+            if isinstance(error, CapacityError):
+                raise error
+            hint = "Load the plan with fewer max_step_tokens."
+            raise CapacityError(f"Region {region.name!r} ran out of memory: {reason}", hint=hint) from error
+        self._regions[number].close()
+        self._regions[number] = other
+        self.replaced = True
 
     def decoder(self, tables: NDArray[np.int32]) -> RegionDecoder | None:
         """The short way for decode steps (see hal.DecodingRegion), where the plan is one region of a device that has it."""

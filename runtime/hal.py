@@ -27,6 +27,7 @@ __all__ = [
     "Device",
     "DeviceFactory",
     "DeviceOptions",
+    "Fault",
     "LoadedRegion",
     "ProfiledRegion",
     "RegionDecoder",
@@ -49,6 +50,13 @@ class Support(msgspec.Struct, frozen=True):
 
     ok: bool
     reason: str = ""
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """An implementation that a device tried for a region, in vain, before the one that it took: "the plan's x86-64-v3 kernels"; and why."""
+
+    implementation: str
+    reason: str
 
 
 class DeviceOptions(msgspec.Struct, frozen=True):
@@ -121,6 +129,9 @@ class LoadedRegion(Protocol):
     def isa(self) -> str:
         """The instruction set or architecture that it runs on, for the placement summary ("numpy" for the reference)."""
 
+    # May also have `implementation` and `origin`, str: which of its device's ways it is, and where its code came from; and `faults`, a
+    # tuple of Fault: what its device tried before.
+
 
 class RegionDecoder(Protocol):
     """Makes steps of one token of each of some sequences, all of whose logits are wanted. What `Step` promises holds here too."""
@@ -179,8 +190,9 @@ class TappableRegion(Protocol):
 class Device(Protocol):
     """The run half of a target.
 
-    `load` raises UnsupportedError where this region cannot run here (the runtime then takes the reference device and reports why),
-    PlanError where the plan is wrong, CapacityError where the KV storage does not fit.
+    `load` raises UnsupportedError where this region cannot run here, CapacityError or MemoryError where the device has no room for it (the
+    runtime then takes the reference device and reports why), PlanError where the plan is wrong. `LoadedRegion.run` may raise the second
+    too; then the reference device runs this step and all later ones, as long as the region holds no keys and values yet.
     """
 
     @property

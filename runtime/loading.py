@@ -38,6 +38,7 @@ def load(
     verify: Verify = "full",
     weights: Weights = "auto",
     profile: bool = False,
+    strict: bool = False,
 ) -> Model:
     """Read, verify and load the plan at `path`.
 
@@ -47,9 +48,11 @@ def load(
     default, the context length, as far as a quarter of the memory allows. max_step_tokens: at most the plan's own. isa: force an ISA level.
     verify: "manifest" does not hash the weights. weights: "copied" brings them into huge pages of this process, which makes steps faster;
     "mapped" leaves them in the file's own pages, which processes share and the system may drop; "auto" copies them where they take at most
-    half of the memory that is available. profile: keep the time of every op, for `Model.profile`.
+    half of the memory that is available. profile: keep the time of every op, for `Model.profile`. strict: a kernel or a device that fails,
+    and that another would replace, is an error, here and in steps.
 
-    Raises PlanError for a plan that must not be run, UnsupportedError where `device` or `isa` cannot, OptionError for values out of range.
+    Raises PlanError for a plan that must not be run, UnsupportedError where `device` or `isa` cannot, FallbackError under `strict`,
+    OptionError for values out of range.
     """
     started = perf_counter()
     ahead = _read_ahead(path, verify, weights)
@@ -71,6 +74,7 @@ def load(
             verify=verify,
             weights=weights,
             profile=profile,
+            strict=strict,
             started=started,
         )
     finally:

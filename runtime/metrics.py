@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from mixplan.runtime.fallbacks import Fallback
+
 __all__ = ["Metrics", "OpTime", "peak_rss_bytes"]
 
 
@@ -28,6 +30,8 @@ class Metrics:
     weight_bytes: int
     peak_rss_bytes: int
     """Of the whole process since it started."""
+    fallbacks: tuple[Fallback, ...] = ()
+    """Kernels and devices that failed, and what runs in their place."""
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data, for JSON."""

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from mixplan.runtime.decode import Decoder, whole_numbers
 from mixplan.runtime.errors import InternalError, RequestError
 from mixplan.runtime.executor import Executor, Tap
+from mixplan.runtime.fallbacks import Fallbacks
 from mixplan.runtime.hal import MOST_STEPS, PAGE_SIZE, CacheSpec, Step
 from mixplan.runtime.kv_cache import PagedCache, Span
 from mixplan.runtime.limits import kv_bytes_per_token
@@ -53,6 +54,7 @@ class Model:
         placement: tuple[Placement, ...],
         max_step_tokens: int,
         load_seconds: float,
+        fallbacks: Fallbacks,
     ) -> None:
         self.placement = placement
         """Where each region runs, and why."""
@@ -62,6 +64,7 @@ class Model:
         self._executor = executor
         self._cache = cache
         self._load_seconds = load_seconds
+        self._fallbacks = fallbacks
         self._decoder = Decoder(loaded.plan.model, executor, cache, max_step_tokens)
         self._lock = threading.RLock()
         self._tokenizer: Tokenizer | None = None
@@ -279,6 +282,7 @@ class Model:
                 kv_bytes_per_token=kv_bytes_per_token(plan),
                 weight_bytes=sum(entry.size for name, entry in plan.files.items() if name.endswith(".safetensors")),
                 peak_rss_bytes=peak_rss_bytes(),
+                fallbacks=tuple(self._fallbacks.entries),
             )
 
     def profile(self) -> tuple[OpTime, ...]:

@@ -7,12 +7,13 @@ from time import perf_counter
 
 from mixplan.runtime.errors import OptionError
 from mixplan.runtime.executor import Executor
+from mixplan.runtime.fallbacks import Fallbacks
 from mixplan.runtime.hal import DeviceOptions
 from mixplan.runtime.kv_cache import PagedCache
 from mixplan.runtime.limits import cache_spec, step_limit
 from mixplan.runtime.loading import WEIGHTS, Weights
 from mixplan.runtime.model import Model
-from mixplan.runtime.placement import check_options, load_regions
+from mixplan.runtime.placement import RegionLoader, check_options
 from mixplan.runtime.plan_check import check_decoder
 from mixplan.runtime.plan_files import PlanFile
 from mixplan.runtime.plan_io import Verify, open_plan
@@ -35,6 +36,7 @@ def open_model(
     verify: Verify,
     weights: Weights,
     profile: bool,
+    strict: bool,
     started: float,
 ) -> Model:
     """What `load` does once its weights are on their way. ahead: the plan's files that are being read."""
@@ -50,8 +52,10 @@ def open_model(
         loaded.trusted, loaded.trust_reason = (True, "trust=True was given") if trust else trust_digest(loaded.digest, loaded.root)
         limit = step_limit(loaded.plan, max_step_tokens)
         caches = cache_spec(loaded.plan, max_sequences, kv_tokens)
-        regions, placement = load_regions(loaded, caches, device, DeviceOptions(threads=threads, isa=isa, profile=profile))
-        executor = Executor(loaded.plan, regions)
+        fallbacks = Fallbacks(len(loaded.plan.regions), strict)
+        loader = RegionLoader(loaded, caches, device, DeviceOptions(threads=threads, isa=isa, profile=profile), fallbacks)
+        regions, placement = loader.load_all()
+        executor = Executor(loaded.plan, regions, loader.replace)
         try:
             # Nothing has been computed with the weights yet: from here on they are known to be what the manifest says.
             loaded.finish()
@@ -61,4 +65,4 @@ def open_model(
     except BaseException:
         loaded.close()
         raise
-    return Model(loaded, executor, PagedCache(caches), placement, limit, perf_counter() - started)
+    return Model(loaded, executor, PagedCache(caches), placement, limit, perf_counter() - started, fallbacks)

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
 from mixplan.runtime.devices.registry import create_device
-from mixplan.runtime.errors import InternalError, MissingExtraError, MixplanError, OptionError, UnsupportedError
-from mixplan.runtime.hal import CacheSpec, Device, DeviceOptions, LoadedRegion
-from mixplan.runtime.plan import Region
+from mixplan.runtime.errors import CapacityError, InternalError, MissingExtraError, MixplanError, OptionError, UnsupportedError
+from mixplan.runtime.fallbacks import FALLBACK, Fallback, Fallbacks
+from mixplan.runtime.hal import CacheSpec, Device, DeviceOptions, Fault, LoadedRegion
 from mixplan.runtime.plan_io import LoadedPlan
 
-__all__ = ["FALLBACK", "Placement", "check_options", "load_regions"]
-
-FALLBACK = "reference"
-"""The device that runs everything."""
+__all__ = ["FALLBACK", "Placement", "RegionLoader", "check_options"]
 
 
 class Placement(msgspec.Struct, frozen=True):
@@ -29,71 +24,96 @@ class Placement(msgspec.Struct, frozen=True):
     reason: str
 
 
-def load_regions(
-    plan: LoadedPlan, caches: CacheSpec, device: str, options: DeviceOptions
-) -> tuple[list[LoadedRegion], tuple[Placement, ...]]:
-    """Load every region of the plan.
+class RegionLoader:
+    """Loads a plan's regions, each by the first implementation that can, and tells `fallbacks` of those that could not."""
 
-    device "auto": the one that the plan names; where it cannot run the region, the reference, with a warning in the log. Any other name:
-    that device for all regions, and UnsupportedError where it cannot.
-    """
-    devices: dict[str, Device] = {}
-    loaded: list[LoadedRegion] = []
-    placements: list[Placement] = []
-    try:
-        for index, region in enumerate(plan.plan.regions):
-            name, reason = (region.device, region.reason or "as the plan says") if device == "auto" else (device, "as the caller asked")
+    def __init__(self, plan: LoadedPlan, caches: CacheSpec, device: str, options: DeviceOptions, fallbacks: Fallbacks) -> None:
+        """device "auto": the one that the plan names; where it cannot run a region, the reference. Any other name: that device for all."""
+        self._plan = plan
+        self._caches = caches
+        self._device = device
+        self._options = options
+        self._fallbacks = fallbacks
+        self._devices: dict[str, Device] = {}
+
+    def load_all(self) -> tuple[list[LoadedRegion], tuple[Placement, ...]]:
+        """Every region, in order. UnsupportedError where a device that the caller named cannot run one; FallbackError under strict."""
+        loaded: list[LoadedRegion] = []
+        placements: list[Placement] = []
+        found: list[Fallback] = []
+        try:
+            for index in range(len(self._plan.plan.regions)):
+                region, placement, faults = self._load(index)
+                loaded.append(region)
+                placements.append(placement)
+                taken = str(getattr(region, "implementation", "")) or f"the {placement.device} device"
+                found += [Fallback(placement.region, fault.implementation, taken, fault.reason) for fault in faults]
+            self._fallbacks.add(found)
+        except BaseException:
+            for one in loaded:
+                one.close()
+            raise
+        return loaded, tuple(placements)
+
+    def replace(self, index: int, reason: str) -> LoadedRegion | None:
+        """The region on the reference device, since its own failed in a step; None where there is no other than it."""
+        region = self._plan.plan.regions[index]
+        failed = region.device if self._device == "auto" else self._device
+        if self._device != "auto" or self._options.isa is not None or failed == FALLBACK:
+            return None
+        self._fallbacks.add([Fallback(region.name, f"the {failed} device", f"the {FALLBACK} device", reason)])
+        return self._on(index, FALLBACK)
+
+    def _load(self, index: int) -> tuple[LoadedRegion, Placement, tuple[Fault, ...]]:
+        region = self._plan.plan.regions[index]
+        auto = self._device == "auto"
+        name, reason = (region.device, region.reason or "as the plan says") if auto else (self._device, "as the caller asked")
+        faults: tuple[Fault, ...] = ()
+        try:
+            done = self._on(index, name)
+        except (UnsupportedError, MissingExtraError, InternalError, CapacityError) as error:
+            # A level that the caller forces is part of the request: numpy instead of it would not be what was asked for.
+            if not auto or name == FALLBACK or self._options.isa is not None:
+                raise
+            faults = (Fault(f"the {name} device", error.message),)
+            reason, name = error.message, FALLBACK
             try:
-                done = _load(plan, index, caches, name, options, devices)
-            except (UnsupportedError, MissingExtraError, InternalError) as error:
-                # A level that the caller forces is part of the request: numpy instead of it would not be what was asked for.
-                if device != "auto" or name == FALLBACK or options.isa is not None:
-                    raise
-                reason = error.message
-                done = _load(plan, index, caches, FALLBACK, options, devices)
-                name = FALLBACK
-            loaded.append(done)
-            if device == "auto" and name != FALLBACK:
-                # A device may say where its native code came from (the plan, or compiled here).
-                reason = "; ".join(filter(None, [region.reason, str(getattr(done, "origin", ""))])) or reason
-            placements.append(Placement(region.name, region.stop - region.start, region.device, name, done.isa, reason))
-    except BaseException:
-        for region_loaded in loaded:
-            region_loaded.close()
-        raise
-    _warn(plan.plan.regions, placements)
-    return loaded, tuple(placements)
+                done = self._on(index, FALLBACK)
+            except CapacityError as other:
+                # Nothing has room for it: what the plan's own device said is the better advice.
+                raise (error if isinstance(error, CapacityError) else other) from None
+        faults += tuple(getattr(done, "faults", ()))
+        if auto and name != FALLBACK:
+            # A device may say where its native code came from (the plan, or compiled here).
+            reason = "; ".join(filter(None, [region.reason, _origin(done)])) or reason
+        return done, Placement(region.name, region.stop - region.start, region.device, name, done.isa, reason), faults
+
+    def _on(self, index: int, name: str) -> LoadedRegion:
+        """Region `index` on a device. Whatever keeps another package's device from loading it is an UnsupportedError."""
+        region = self._plan.plan.regions[index]
+        if name not in self._devices:
+            self._devices[name] = create_device(name, self._options)
+        device = self._devices[name]
+        try:
+            support = device.supported()
+            if not support.ok:
+                raise UnsupportedError(f"The device {name!r} cannot work on this machine: {support.reason}.")
+            return device.load(self._plan, index, self._caches)
+        except MixplanError:
+            raise
+        except MemoryError as error:
+            raise CapacityError(f"The device {name!r} has no memory for region {region.name!r}: {error or 'out of memory'}.") from error
+        except OSError as error:
+            raise UnsupportedError(f"The device {name!r} could not load region {region.name!r}: {error}.") from error
+        except Exception as error:
+            if type(device).__module__.startswith("mixplan."):
+                raise
+            words = f"{type(error).__name__}: {error}"
+            raise UnsupportedError(f"The device {name!r} could not load region {region.name!r}: {words}.") from error
 
 
-def _load(plan: LoadedPlan, index: int, caches: CacheSpec, name: str, options: DeviceOptions, devices: dict[str, Device]) -> LoadedRegion:
-    if name not in devices:
-        found = create_device(name, options)
-        support = found.supported()
-        if not support.ok:
-            raise UnsupportedError(f"The device {name!r} cannot work on this machine: {support.reason}.")
-        devices[name] = found
-    try:
-        return devices[name].load(plan, index, caches)
-    except MixplanError:
-        raise
-    except OSError as error:
-        raise UnsupportedError(f"The device {name!r} could not load region {plan.plan.regions[index].name!r}: {error}.") from error
-
-
-def _warn(regions: Sequence[Region], placements: Sequence[Placement]) -> None:
-    """One warning for all regions that do not run where the plan says, unless the caller asked for that."""
-    moved = [
-        placement
-        for placement in placements
-        if placement.device == FALLBACK != placement.requested and placement.reason != "as the caller asked"
-    ]
-    if moved:
-        import logging
-
-        reasons = "; ".join(dict.fromkeys(placement.reason for placement in moved))
-        logging.getLogger("mixplan.runtime").warning(
-            "%d of %d regions run on the reference device, which is slow: %s", len(moved), len(regions), reasons
-        )
+def _origin(region: LoadedRegion) -> str:
+    return str(getattr(region, "origin", ""))
 
 
 def check_options(device: str, threads: int | None) -> None:

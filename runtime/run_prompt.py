@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeAlias
@@ -31,6 +32,7 @@ def run_prompt(
     device: str = "auto",
     isa: str | None = None,
     trust: bool = False,
+    strict: bool = False,
     **sampling: Any,
 ) -> dict[str, Any]:
     """Generate from `prompt`, calling emit(text) as text becomes known; gives text, figures and a summary of one line each.
@@ -39,7 +41,7 @@ def run_prompt(
     template that the runtime itself cannot (chat.json says so); without it such a template is an error. `sampling`: see SamplingParams.
     """
     started = perf_counter()
-    with load(plan, device=device, threads=threads, isa=isa, trust=trust) as model:
+    with load(plan, device=device, threads=threads, isa=isa, trust=trust, strict=strict) as model:
         loaded = perf_counter() - started
         request = _prompt(model, prompt, chat, system, render_chat)
         params = SamplingParams(**{**sampling, "stop": tuple(sampling.get("stop", ()))})
@@ -72,6 +74,7 @@ def run_prompt(
         "token_ids": ids,
         "finish_reason": last.finish_reason,
         "placement": placement,
+        "fallbacks": [asdict(fallback) for fallback in metrics.fallbacks],
         **figures,
         "summary": _summary(figures),
     }

@@ -28,13 +28,14 @@ def cold_start(
     threads: int | None = None,
     trust: bool = False,
     isa: str | None = None,
+    strict: bool = False,
     progress: Callable[[float], None] | None = None,
 ) -> dict[str, Figure]:
     """Medians over `launches` processes, after one that is not counted and brings the files into memory.
 
     Raises UnsupportedError with the process's own words where it fails.
     """
-    settings = [str(plan), device, str(threads or ""), "trust" if trust else "", isa or "", str(_TOKENS)]
+    settings = [str(plan), device, str(threads or ""), "trust" if trust else "", isa or "", "strict" if strict else "", str(_TOKENS)]
     rows = []
     for number in range(launches + 1):
         row = _launch(settings, prompt)

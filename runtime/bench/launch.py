@@ -1,4 +1,4 @@
-"""One cold start: a script that runs in a process of its own, `python -P launch.py PLAN DEVICE THREADS TRUST ISA TOKENS`.
+"""One cold start: a script that runs in a process of its own, `python -P launch.py PLAN DEVICE THREADS TRUST ISA STRICT TOKENS`.
 
 The prompt's token ids come on standard input. Imports nothing of the benchmark, so that what is measured is what any program that serves a
 plan does. Prints numbers: the monotonic clock when the interpreter had started, when mixplan was imported, when the plan was loaded and
@@ -16,9 +16,10 @@ def _main() -> None:
     from mixplan import runtime
 
     imported = perf_counter()
-    plan, device, threads, trust, isa, tokens = sys.argv[1:]
+    plan, device, threads, trust, isa, strict, tokens = sys.argv[1:]
     prompt = [int(token) for token in sys.stdin.read().split()]
-    model = runtime.load(plan, device=device, threads=int(threads) if threads else None, trust=trust == "trust", isa=isa or None)
+    cores = int(threads) if threads else None
+    model = runtime.load(plan, device=device, threads=cores, trust=trust == "trust", isa=isa or None, strict=strict == "strict")
     loaded = perf_counter()
     chunks = runtime.generate_batch(model, [prompt], text=False, temperature=0.0, max_tokens=int(tokens), ignore_eos=True)
     next(chunks)

@@ -39,6 +39,7 @@ class BenchOptions:
     threads: int | None = None
     isa: str | None = None
     trust: bool = False
+    strict: bool = False
     prefill_tokens: int | None = None
     kv_tokens: int | None = None
 

@@ -58,6 +58,7 @@ def _cold(path: Path, options: BenchOptions, model: Model, show: Progress) -> Ph
         threads=options.threads,
         trust=options.trust,
         isa=options.isa,
+        strict=options.strict,
         progress=lambda fraction: show("cold start", fraction),
     )
     return PhaseReport(figures, {"launches": options.launches, "prompt_tokens": prompt})

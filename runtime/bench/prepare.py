@@ -73,6 +73,7 @@ def prepare(path: Path, options: BenchOptions) -> Prepared:
         device=options.device,
         threads=options.threads,
         trust=options.trust,
+        strict=options.strict,
         isa=options.isa,
         max_sequences=max(options.concurrency, options.in_flight),
         kv_tokens=wanted,

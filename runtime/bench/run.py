@@ -64,6 +64,7 @@ def _load(path: Path, options: BenchOptions, profile: ProfileOptions) -> Model:
         threads=options.threads,
         isa=options.isa,
         trust=options.trust,
+        strict=options.strict,
         max_sequences=batch + 1,
         kv_tokens=options.kv_tokens or max(sizes) * PAGE_SIZE,
         profile=True,

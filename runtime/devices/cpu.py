@@ -19,7 +19,7 @@ from mixplan.runtime.devices.cpu_info import allowed_cores, runnable_levels
 from mixplan.runtime.devices.cpu_library import open_library
 from mixplan.runtime.devices.cpu_memory import address, reserve
 from mixplan.runtime.errors import CapacityError, InternalError, MixplanError, OptionError, RequestError
-from mixplan.runtime.hal import PAGE_SIZE, Array, CacheSpec, DeviceOptions, LoadedRegion, RegionDecoder, Step, Support
+from mixplan.runtime.hal import PAGE_SIZE, Array, CacheSpec, DeviceOptions, Fault, LoadedRegion, RegionDecoder, Step, Support
 from mixplan.runtime.plan import Value, dim_value
 from mixplan.runtime.plan_io import LoadedPlan
 
@@ -125,6 +125,16 @@ class _CpuRegion:
     def origin(self) -> str:
         """Where its native code came from, for the placement summary."""
         return self._library.origin
+
+    @property
+    def implementation(self) -> str:
+        """Which kernels they are."""
+        return self._library.name
+
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        """Kernels that could not be loaded before those in use."""
+        return self._library.faults
 
     def run(self, step: Step, inputs: Mapping[int, Array]) -> dict[int, Array]:
         """See LoadedRegion.run."""

@@ -35,6 +35,7 @@ _QUICK = {"requests": 100, "launches": 3, "rounds": 1}
 @click.option("--device", default="auto", show_default=True, help="auto, cpu or reference.")
 @click.option("--isa", help="Force an ISA level; one that the plan lacks is compiled on the spot.")
 @click.option("--trust", is_flag=True, help="Load the plan's own kernels although they were not built here.")
+@click.option("--strict", is_flag=True, help="A kernel or a device that fails is an error; nothing takes its place.")
 @click.option("--profile", is_flag=True, help="Where the time goes: by kernel, layer and region, with rates and shares of the ceiling.")
 @click.option("--context", default="128", show_default=True, help="With --profile: tokens before a decode step; several by comma.")
 @click.option("--batch", default="1", show_default=True, help="With --profile: sequences in a decode step; several by comma.")
@@ -98,11 +99,12 @@ def _options(phases: str | None, profile: bool, given: dict[str, Any]) -> tuple[
         if given["quick"] and given[name] is None and not (name == "requests" and given["trace"]):
             given[name] = value
     chosen = (() if profile else PHASES) if phases is None else tuple(name.strip() for name in phases.split(",") if name.strip())
-    plain = ("in_flight", "concurrency", "cold_prompt", "text", "trace", "seed", "threads", "device", "isa", "trust", "prefill_tokens")
+    plain = ("in_flight", "concurrency", "cold_prompt", "text", "trace", "seed", "prefill_tokens")
+    loading = ("threads", "device", "isa", "trust", "strict")
     options = BenchOptions(
         phases=chosen,
         lengths=Lengths(parse_range(given["prompt_tokens"], "--prompt-tokens"), parse_range(given["new_tokens"], "--new-tokens")),
-        **{name: given[name] for name in plain},
+        **{name: given[name] for name in (*plain, *loading)},
         **{name: given[name] for name in _QUICK if given[name] is not None},
     )
     numbers = [parse_numbers(given[name], f"--{name}") for name in ("context", "batch", "prefill")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ from click.testing import CliRunner
 
 from mixplan.cli import main
 from mixplan.runtime import run_prompt as run_prompt_module
-from mixplan.runtime.plan_io import read_plan
+from mixplan.runtime.plan_io import read_plan, write_manifest
 from mixplan.runtime.plan_json import encode_plan
 
 
@@ -80,3 +81,25 @@ def test_a_reader_that_leaves_early_is_no_error(tiny_llama_plan: Path) -> None:
     command = f"set -o pipefail; {sys.executable} -m mixplan.cli inspect {tiny_llama_plan} --json | true"
     done = subprocess.run(["bash", "-c", command], capture_output=True, check=False)
     assert done.returncode == 0 and not done.stderr
+
+
+def test_a_kernel_that_was_cut_short(tiny_llama_plan: Path, tmp_path: Path) -> None:
+    """Its digest is right and the user trusts it: another takes over, or --strict says no."""
+    plan = tmp_path / "cut.plan"
+    shutil.copytree(tiny_llama_plan, plan)
+    for kernel in (plan / "kernels").iterdir():
+        kernel.write_bytes(kernel.read_bytes()[:9000])
+    with read_plan(tiny_llama_plan) as loaded:
+        write_manifest(plan, loaded.plan)
+    command = [sys.executable, "-m", "mixplan.cli", "run", str(plan), "Hi", "-n", "4", "--trust", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("takes over from") == 1 and "it is cut short: 9000 bytes" in done.stderr
+    said = json.loads(done.stdout)
+    whole = CliRunner().invoke(main, ["run", str(tiny_llama_plan), "Hi", "-n", "4", "--json"])
+    assert said["token_ids"] == json.loads(whole.stdout)["token_ids"]
+    assert [row["failed"] for row in said["fallbacks"]] == [f"the plan's {said['placement'][0]['isa']} kernels"]
+    for arguments in (["run", str(plan), "Hi"], ["bench", str(plan), "--quick", "--phases", "steady"]):
+        result = CliRunner().invoke(main, [*arguments, "--trust", "--strict"])
+        assert result.exit_code == 2, result.output
+        assert "strict forbids another in its place" in result.stderr

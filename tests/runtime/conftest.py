@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -32,6 +33,8 @@ from mixplan.runtime.plan import (
     Value,
 )
 from mixplan.runtime.plan_io import write_manifest
+from mixplan.targets.base import CompileOptions
+from mixplan.targets.cpu.target import CpuTarget
 
 T, R = Sym("T"), Sym("R")
 _BY_NUMPY = {dtype.numpy: dtype for dtype in DType if dtype is not DType.bf16}
@@ -312,6 +315,25 @@ def toy_plan(toy: Toy, tmp_path: Path) -> Path:
 @pytest.fixture
 def editor(toy_plan: Path) -> Editor:
     return Editor(toy_plan)
+
+
+@pytest.fixture
+def cpu_plan(toy: Any, tmp_path: Path) -> Callable[..., Path]:
+    """write(levels, kernels=None): a plan of the toy decoder for the CPU, with binaries of these levels (or these bytes)."""
+
+    def write(levels: tuple[str, ...], kernels: dict[str, bytes] | None = None) -> Path:
+        builder, logits = toy.build(("cpu",))
+        plan = builder.plan(logits)
+        if kernels is None:
+            kernels = CpuTarget().compile(plan, plan.regions[0], CompileOptions(levels)).kernels if levels else {}
+        builder.files = {f"kernels/{level}.so": data for level, data in kernels.items()}
+        regions = builder._regions((logits,))
+        paths = {level: f"kernels/{level}.so" for level in kernels}
+        builder._regions = lambda outputs: tuple(msgspec.structs.replace(region, kernels=paths) for region in regions)
+        builder.write(tmp_path / "cpu.plan", logits)
+        return tmp_path / "cpu.plan"
+
+    return write
 
 
 @pytest.fixture(scope="session")
