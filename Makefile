@@ -23,7 +23,7 @@ check: lint layers types
 
 # mixplan and its peers on the same checkpoint; BENCH passes options, e.g. BENCH='--rounds 3 --json'. Needs a C++ compiler and cmake for llama.cpp.
 bench: $(VENV)/.demo $(PEERS)/.ready
-	$(BIN)/python -m compileall -q compiler passes runtime targets cli.py __init__.py
+	$(BIN)/python -m compileall -q compiler passes runtime targets benchmarks cli.py __init__.py
 	$(BIN)/python -m benchmarks.compare $(BENCH)
 
 # optimum-intel names torchvision among its needs, which must fit torch's build and is not used here.
