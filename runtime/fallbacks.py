@@ -37,7 +37,7 @@ class Fallbacks:
             first = found[0]
             raise FallbackError(
                 f"Region {first.region!r}: {first.failed} cannot be used, and strict forbids another in its place: {first.reason}",
-                hint=f"Mend it; or load without strict, and {first.taken} takes over.",
+                hint=f"Mend it; or load without strict, which goes on with {first.taken}.",
             )
         self.entries += found
         for failed, taken, reason in dict.fromkeys((one.failed, one.taken, one.reason) for one in found):
@@ -47,5 +47,5 @@ class Fallbacks:
             import logging
 
             logging.getLogger("mixplan.runtime").warning(
-                "%d of %d regions: %s%s takes over from %s: %s", count, self.regions, taken, slow, failed, reason
+                "%d of %d regions: %s%s instead of %s: %s", count, self.regions, taken, slow, failed, reason
             )

@@ -191,8 +191,8 @@ class Device(Protocol):
     """The run half of a target.
 
     `load` raises UnsupportedError where this region cannot run here, CapacityError or MemoryError where the device has no room for it (the
-    runtime then takes the reference device and reports why), PlanError where the plan is wrong. `LoadedRegion.run` may raise the second
-    too; then the reference device runs this step and all later ones, as long as the region holds no keys and values yet.
+    runtime then takes the next device, and reports why), PlanError where the plan is wrong. `LoadedRegion.run` may raise the second
+    too; then the next device runs this step and all later ones, as long as the region holds no keys and values yet.
     """
 
     @property

@@ -42,8 +42,9 @@ def load(
 ) -> Model:
     """Read, verify and load the plan at `path`.
 
-    device: "auto" runs each region on the device that the plan names, and where that cannot be, on the reference device, with a warning in
-    the log `mixplan.runtime`; a name ("cpu", "reference", "null") wants all of it there. threads: default, the cores this process may use.
+    device: "auto" runs each region on the device that the plan names, and where that cannot be, on the CPU or the reference device, with a
+    warning in the log `mixplan.runtime`; a name ("cpu", "reference", "null") wants all of it there. threads: default, the cores this
+    process may use.
     trust: load the plan's own native code whoever made it (see trust.py). kv_tokens: tokens that the KV cache holds, over all sequences;
     default, the context length, as far as a quarter of the memory allows. max_step_tokens: at most the plan's own. isa: force an ISA level.
     verify: "manifest" does not hash the weights. weights: "copied" brings them into huge pages of this process, which makes steps faster;

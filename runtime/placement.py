@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from mixplan.runtime.devices.registry import create_device
@@ -28,7 +30,9 @@ class RegionLoader:
     """Loads a plan's regions, each by the first implementation that can, and tells `fallbacks` of those that could not."""
 
     def __init__(self, plan: LoadedPlan, caches: CacheSpec, device: str, options: DeviceOptions, fallbacks: Fallbacks) -> None:
-        """device "auto": the one that the plan names; where it cannot run a region, the reference. Any other name: that device for all."""
+        """device "auto": the one that the plan names; where it cannot run a region, the CPU; where that cannot, the reference. Any other
+        name: that device for all.
+        """
         self._plan = plan
         self._caches = caches
         self._device = device
@@ -46,7 +50,7 @@ class RegionLoader:
                 region, placement, faults = self._load(index)
                 loaded.append(region)
                 placements.append(placement)
-                taken = str(getattr(region, "implementation", "")) or f"the {placement.device} device"
+                taken = _taken(region, placement.device)
                 found += [Fallback(placement.region, fault.implementation, taken, fault.reason) for fault in faults]
             self._fallbacks.add(found)
         except BaseException:
@@ -56,36 +60,53 @@ class RegionLoader:
         return loaded, tuple(placements)
 
     def replace(self, index: int, reason: str) -> LoadedRegion | None:
-        """The region on the reference device, since its own failed in a step; None where there is no other than it."""
+        """The region on the next device, since its own failed in a step; None where there is no other."""
         region = self._plan.plan.regions[index]
-        failed = region.device if self._device == "auto" else self._device
-        if self._device != "auto" or self._options.isa is not None or failed == FALLBACK:
+        failed, *others = self._names(index)
+        if not others:
             return None
-        self._fallbacks.add([Fallback(region.name, f"the {failed} device", f"the {FALLBACK} device", reason)])
-        return self._on(index, FALLBACK)
+        if self._fallbacks.strict:
+            self._fallbacks.add([Fallback(region.name, f"the {failed} device", f"the {others[0]} device", reason)])
+        done, name, faults = self._first(index, others)
+        faults = (Fault(f"the {failed} device", reason), *faults)
+        self._fallbacks.add([Fallback(region.name, one.implementation, _taken(done, name), one.reason) for one in faults])
+        return done
+
+    def _names(self, index: int) -> list[str]:
+        """The devices to try for a region, best first."""
+        # A level that the caller forces is part of the request: anything else instead of it would not be what was asked for.
+        if self._device != "auto" or self._options.isa is not None:
+            return [self._plan.plan.regions[index].device if self._device == "auto" else self._device]
+        name = self._plan.plan.regions[index].device
+        return list(dict.fromkeys((name, "cpu", FALLBACK))) if name != FALLBACK else [name]
+
+    def _first(self, index: int, names: Sequence[str]) -> tuple[LoadedRegion, str, tuple[Fault, ...]]:
+        """The region on the first device that can, which device it is, and what failed before."""
+        faults: tuple[Fault, ...] = ()
+        errors: list[MixplanError] = []
+        for name in names:
+            try:
+                done = self._on(index, name)
+            except (UnsupportedError, MissingExtraError, InternalError, CapacityError) as error:
+                errors.append(error)
+                faults += (Fault(f"the {name} device", error.message),)
+            else:
+                return done, name, faults + tuple(getattr(done, "faults", ()))
+        # The first device's is the better advice, but for one that is not even here.
+        raise next((error for error in errors if isinstance(error, CapacityError)), errors[0])
 
     def _load(self, index: int) -> tuple[LoadedRegion, Placement, tuple[Fault, ...]]:
         region = self._plan.plan.regions[index]
         auto = self._device == "auto"
-        name, reason = (region.device, region.reason or "as the plan says") if auto else (self._device, "as the caller asked")
-        faults: tuple[Fault, ...] = ()
-        try:
-            done = self._on(index, name)
-        except (UnsupportedError, MissingExtraError, InternalError, CapacityError) as error:
-            # A level that the caller forces is part of the request: numpy instead of it would not be what was asked for.
-            if not auto or name == FALLBACK or self._options.isa is not None:
-                raise
-            faults = (Fault(f"the {name} device", error.message),)
-            reason, name = error.message, FALLBACK
-            try:
-                done = self._on(index, FALLBACK)
-            except CapacityError as other:
-                # Nothing has room for it: what the plan's own device said is the better advice.
-                raise (error if isinstance(error, CapacityError) else other) from None
-        faults += tuple(getattr(done, "faults", ()))
-        if auto and name != FALLBACK:
+        names = self._names(index)
+        done, name, faults = self._first(index, names)
+        if name != names[0]:
+            reason = faults[0].reason
+        elif auto and name != FALLBACK:
             # A device may say where its native code came from (the plan, or compiled here).
-            reason = "; ".join(filter(None, [region.reason, _origin(done)])) or reason
+            reason = "; ".join(filter(None, [region.reason, str(getattr(done, "origin", ""))])) or "as the plan says"
+        else:
+            reason = (region.reason or "as the plan says") if auto else "as the caller asked"
         return done, Placement(region.name, region.stop - region.start, region.device, name, done.isa, reason), faults
 
     def _on(self, index: int, name: str) -> LoadedRegion:
@@ -112,8 +133,8 @@ class RegionLoader:
             raise UnsupportedError(f"The device {name!r} could not load region {region.name!r}: {words}.") from error
 
 
-def _origin(region: LoadedRegion) -> str:
-    return str(getattr(region, "origin", ""))
+def _taken(region: LoadedRegion, device: str) -> str:
+    return str(getattr(region, "implementation", "")) or f"the {device} device"
 
 
 def check_options(device: str, threads: int | None) -> None:

@@ -29,6 +29,8 @@ def targets_command(ctx: click.Context, conformance: str | None, ops: str | None
     mixplan targets --conformance cpu --ops linear,rms_norm,attention
     """
     if conformance is not None:
+        if measure:
+            raise click.UsageError("--measure and --conformance do not go together.")
         if _conformance(conformance, ops, isa, as_json):
             ctx.exit(1)
         return
@@ -87,7 +89,7 @@ def _conformance(name: str, ops: str | None, isa: str | None, as_json: bool) -> 
     from mixplan.targets.conformance.report import render, to_json
     from mixplan.targets.conformance.run import run_conformance
 
-    wanted = [op.strip() for op in ops.split(",") if op.strip()] if ops is not None else []
+    wanted = [op.strip() for op in ops.split(",")] if ops is not None else []
     with terminal_progress(remaining=True) as progress:
         results = run_conformance(name, wanted, isa=isa, progress=progress)
     if as_json:

@@ -94,7 +94,7 @@ def test_a_kernel_that_was_cut_short(tiny_llama_plan: Path, tmp_path: Path) -> N
     command = [sys.executable, "-m", "mixplan.cli", "run", str(plan), "Hi", "-n", "4", "--trust", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("takes over from") == 1 and "it is cut short: 9000 bytes" in done.stderr
+    assert done.stderr.count("instead of the plan's") == 1 and "it is cut short: 9000 bytes" in done.stderr
     said = json.loads(done.stdout)
     whole = CliRunner().invoke(main, ["run", str(tiny_llama_plan), "Hi", "-n", "4", "--json"])
     assert said["token_ids"] == json.loads(whole.stdout)["token_ids"]

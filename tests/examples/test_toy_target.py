@@ -100,7 +100,8 @@ with load({str(shared)!r}) as model:
     print(json.dumps([sorted({{p.device for p in model.placement}}), [m for m in ("torch", "toy_target.target") if m in sys.modules]]))
 """
     path = [part for part in sys.path if there or part != str(site)]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    # Without a compiler the CPU cannot run the toy's regions either.
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path), **({} if there else {"MIXPLAN_CC": "/nowhere/gcc"})}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [["reference", "toy"] if there else ["reference"], []]

@@ -11,6 +11,7 @@ import pytest
 
 from mixplan.runtime import load, plugins
 from mixplan.runtime.devices import registry
+from mixplan.runtime.devices.cpu import CpuDevice
 from mixplan.runtime.devices.reference import ReferenceDevice
 from mixplan.runtime.errors import CapacityError, UnsupportedError
 from mixplan.runtime.hal import DeviceOptions, Support
@@ -39,6 +40,8 @@ class Picky(ReferenceDevice):
 
 @pytest.fixture
 def devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Devices of other packages, on a machine that the CPU device has no kernels for."""
+    monkeypatch.setattr(CpuDevice, "supported", lambda self: Support(False, "no kernels"))
     here = {device.name: Plugin("device", device.name, f"{__name__}:{device.__name__}", "tests") for device in (Absent, Picky)}
     broken = Plugin("device", "broken", "mixplan_no_such_module:Device", "broken-package 1.0")
     monkeypatch.setattr(registry, "installed", lambda group, kind: {**here, "broken": broken})
@@ -59,7 +62,8 @@ def test_falls_back_with_a_reason(toy: Any, tmp_path: Path, caplog: pytest.LogCa
         assert [(p.requested, p.device, p.isa) for p in model.placement] == [(name, "reference", "numpy")] * 2
         assert all(reason in p.reason for p in model.placement)
         model.step([1], [0], [0])
-    (record,) = caplog.records
+    record, cpu = caplog.records
+    assert "the reference device, which is slow, instead of the cpu device: " in cpu.getMessage()
     assert (record.name, record.levelno) == ("mixplan.runtime", logging.WARNING)
     assert "2 of 2 regions" in record.getMessage()
     assert reason in record.getMessage()
@@ -73,8 +77,22 @@ def test_falls_back_for_one_region(toy: Any, tmp_path: Path, caplog: pytest.LogC
     with load(tmp_path / "p") as model:
         assert [p.device for p in model.placement] == ["picky", "reference", "reference"]
         assert [p.reason for p in model.placement] == ["as the plan says", "The op 'attention' is too much for me.", "as the plan says"]
+        assert [(entry.region, entry.failed) for entry in model.metrics().fallbacks] == [
+            ("picky_1", "the picky device"),
+            ("picky_1", "the cpu device"),
+        ]
         np.testing.assert_allclose(model.step([1, 2], [0, 1], [0, 0]), toy.logits([1, 2])[-1:], atol=1e-5)
     assert "1 of 3 regions" in caplog.text
+
+
+def test_the_cpu_comes_before_the_reference(toy: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    toy.write(tmp_path / "p", ("no_such_chip",))
+    with load(tmp_path / "p") as model:
+        assert [(p.requested, p.device) for p in model.placement] == [("no_such_chip", "cpu")]
+        assert "There is no device 'no_such_chip'" in model.placement[0].reason
+        np.testing.assert_allclose(model.step([1, 2], [0, 1], [0, 0]), toy.logits([1, 2])[-1:], atol=1e-5)
+        assert [entry.taken for entry in model.metrics().fallbacks] == [f"kernels compiled here for {model.placement[0].isa}"]
+    assert len(caplog.records) == 1
 
 
 @pytest.mark.usefixtures("devices")
