@@ -115,7 +115,7 @@ def lower_module(
     tokens = torch.export.Dim("T", min=3, max=1 << 20)
     shapes = tuple(None if axis is None else {axis: tokens} for axis in dynamic)
     with torch.no_grad():
-        program = torch.export.export(module, args, dynamic_shapes=shapes)
+        program = torch.export.export(module, args, dynamic_shapes=shapes if any(shapes) else None)
     bound: dict[str, Expr] = {}
     inputs = []
     for spec in program.graph_signature.input_specs:

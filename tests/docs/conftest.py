@@ -150,6 +150,7 @@ class _Page:
         saved = re.match(r"# (\w+\.py)\n", block.code)
         if saved:
             Path(saved[1]).write_text(block.code, encoding="utf-8")
+            self._monkeypatch.syspath_prepend(Path.cwd())
             return
         with contextlib.redirect_stdout(io.StringIO()):
             exec(compile(block.code, where, "exec"), self._names)

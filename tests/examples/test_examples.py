@@ -46,6 +46,11 @@ def test_mixed_formats(tiny_llama_dir: Path, tmp_path: Path) -> None:
     assert "W8A8" in out and "W8A16" in out and "W4A16:g64" in out
 
 
+def test_kernels_once(tiny_llama_dir: Path, tmp_path: Path) -> None:
+    out = _run("kernels_once.py", tiny_llama_dir, cwd=tmp_path)
+    assert "mul sin square div add; off by" in out and "in the model: 2 times" in out
+
+
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
 def test_short(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) < 60

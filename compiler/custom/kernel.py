@@ -1,0 +1,149 @@
+"""`mixplan.kernel`: an op written once, as a Python function, for every target and for compiled models."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from mixplan.compiler.custom.memory import narrowed, widened
+from mixplan.compiler.custom.signature import read_signature
+from mixplan.compiler.custom.standalone import Standalone, build
+from mixplan.compiler.custom.trace import check_function, lower_function
+from mixplan.compiler.evaluate import evaluate
+from mixplan.runtime.dtypes import DType
+from mixplan.runtime.errors import OptionError
+from mixplan.targets.registry import get_target
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from mixplan.compiler.custom.replace import Replacement
+
+__all__ = ["DTYPES", "Kernel", "kernel"]
+
+Array = NDArray[Any]
+DTYPES = {"f32": DType.f32, "bf16": DType.bf16, "f16": DType.f16}
+"""What float inputs and results are held as in memory; computing is in f32."""
+
+
+class Kernel:
+    """A function over tensors as an op. Made by `mixplan.kernel`.
+
+    Called with torch tensors it is the function itself. Called with numpy arrays it runs on `target`, compiled for their shapes on first
+    use. name: the function's.
+    """
+
+    def __init__(self, function: Callable[..., Any], dtype: str, target: str) -> None:
+        if dtype not in DTYPES:
+            raise OptionError(f"dtype of kernel {function.__name__} is {dtype!r}; allowed are {', '.join(DTYPES)}.")
+        get_target(target)
+        self.function, self.dtype, self.target = function, dtype, target
+        self.name: str = function.__name__
+        self.__doc__ = function.__doc__
+        self.signature = read_signature(function)
+        check_function(function, self.signature)
+        self._built: dict[Any, tuple[Standalone, tempfile.TemporaryDirectory[str]]] = {}
+
+    def __repr__(self) -> str:
+        return f"<mixplan.kernel {self.name}({', '.join(self.signature.tensors)}), {self.dtype} on {self.target}>"
+
+    def on(self, target: str | None = None, *, dtype: str | None = None) -> Kernel:
+        """The same kernel for another target or dtype. OptionError for one that is not known."""
+        return Kernel(self.function, dtype or self.dtype, target or self.target)
+
+    def __call__(self, *tensors: Any, **numbers: float) -> Any:
+        """The result, or a tuple of results. Raises OptionError for arguments that do not fit, UnsupportedError as `build` does."""
+        bound = self.signature.bind(self.name, tensors, numbers)
+        if not all(isinstance(one, np.ndarray) for one in tensors):
+            return self.function(*tensors, **bound)
+        arrays = [_array(one) for one in tensors]
+        return _result(self._standalone(arrays, bound).run(self._narrowed(arrays)))
+
+    def reference(self, *arrays: Array, **numbers: float) -> Any:
+        """By the numpy references of the ops that the kernel is lowered to, as the runtime has them."""
+        given = [_array(one) for one in arrays]
+        lowered, constants = self._lowered(given, self.signature.bind(self.name, given, numbers))
+        names = [value.name for value in lowered.values if value.kind == "input"]
+        return _result(evaluate(lowered, constants, dict(zip(names, self._narrowed(given), strict=True)), tokens=1))
+
+    def ops(self, *arrays: Array, **numbers: float) -> tuple[str, ...]:
+        """Names of the plan's ops that the kernel becomes on arrays of these shapes."""
+        given = [_array(one) for one in arrays]
+        return tuple(node.op for node in self._lowered(given, self.signature.bind(self.name, given, numbers))[0].nodes)
+
+    def source(self, *arrays: Array, **numbers: float) -> str:
+        """The code that the target generates for arrays of these shapes; "" for a target that generates none."""
+        given = [_array(one) for one in arrays]
+        return self._standalone(given, self.signature.bind(self.name, given, numbers)).source
+
+    def replacing(
+        self, *targets: Any, match: Callable[[fx.Node], Sequence[Any] | None] | None = None, name: str = "", **numbers: float
+    ) -> Replacement:
+        """A pass that puts the kernel in the place of calls in a model: of these ops (`torch.ops.aten.silu.default`).
+
+        match(node): the kernel's tensors for a call, fx nodes, or None where it is to stay; by default the call's own first arguments. The
+        pass goes wherever passes do: `--pass module:name@after=drop_noops`, or `compile(passes=...)`.
+        """
+        from mixplan.compiler.custom.replace import Replacement
+
+        self.signature.bind(self.name, self.signature.tensors, numbers)
+        return Replacement(self, targets, match, numbers, name or f"{self.name}_kernel")
+
+    def close(self) -> None:
+        """Give back what was built."""
+        for standalone, folder in self._built.values():
+            standalone.close()
+            folder.cleanup()
+        self._built.clear()
+
+    def _narrowed(self, arrays: Sequence[Array]) -> list[Array]:
+        return [narrowed(one, DTYPES[self.dtype]) for one in arrays]
+
+    def _lowered(self, arrays: Sequence[Array], numbers: dict[str, float]) -> Any:
+        return lower_function(self.function, numbers, [torch.from_numpy(one) for one in arrays], DTYPES[self.dtype])
+
+    def _standalone(self, arrays: Sequence[Array], numbers: dict[str, float]) -> Standalone:
+        key = (tuple((one.shape, one.dtype.str) for one in arrays), tuple(sorted(numbers.items())))
+        if key not in self._built:
+            lowered, constants = self._lowered(arrays, numbers)
+            folder = tempfile.TemporaryDirectory(prefix="mixplan-kernel-")
+            self._built[key] = (build(self.name, lowered, constants, self.target, Path(folder.name)), folder)
+        return self._built[key][0]
+
+
+@overload
+def kernel(function: Callable[..., Any]) -> Kernel: ...
+@overload
+def kernel(function: None = None, *, dtype: str = "f32", target: str = "cpu") -> Callable[[Callable[..., Any]], Kernel]: ...
+def kernel(function: Callable[..., Any] | None = None, *, dtype: str = "f32", target: str = "cpu") -> Any:
+    """Make an op of a Python function over tensors; a decorator, with or without arguments.
+
+    Parameters without a default are tensors, those with one are numbers. The body is torch: elementwise functions, reductions, matmul, rows
+    of a table, changes of shape. It is traced once with torch.fx, and lowered to the plan's own ops for each set of shapes; chains of
+    pointwise ops become one loop in what a target generates. dtype: "f32", "bf16" or "f16", how float inputs and results lie in memory.
+    target: whose code runs where the kernel is called with numpy arrays. Raises UnsupportedError with the line that cannot be a kernel, and
+    what is allowed; OptionError for parameters, dtypes and targets that are not known.
+    """
+    if function is None:
+        return lambda one: Kernel(one, dtype, target)
+    return Kernel(function, dtype, target)
+
+
+def _array(given: Any) -> Array:
+    array = np.ascontiguousarray(given)
+    if array.dtype == np.float64:
+        array = array.astype(np.float32)
+    if array.dtype not in (np.float32, np.int64, np.int32, np.int8, np.uint8, np.bool_):
+        raise OptionError(f"A kernel was given an array of {array.dtype}; allowed are float32, int64, int32, int8, uint8 and bool.")
+    return array
+
+
+def _result(arrays: Sequence[Array]) -> Any:
+    wide = [widened(one) for one in arrays]
+    return wide[0] if len(wide) == 1 else tuple(wide)

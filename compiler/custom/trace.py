@@ -1,0 +1,88 @@
+"""A kernel's function traced: first by torch.fx, which sees what depends on data, then exported and lowered to the plan's own ops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
+from typing import Any
+
+from torch import Tensor, fx, nn
+
+from mixplan.compiler.constants import Constants
+from mixplan.compiler.custom.memory import in_memory
+from mixplan.compiler.custom.signature import Signature, where
+from mixplan.compiler.evaluate import lower_module
+from mixplan.compiler.lowering import Lowered
+from mixplan.runtime.dtypes import DType
+from mixplan.runtime.errors import MixplanError, UnsupportedError
+
+__all__ = ["ALLOWED", "check_function", "lower_function"]
+
+ALLOWED = (
+    "A kernel may use elementwise functions of torch, sums, means, largest and smallest over axes, matmul, rows of a table by index, "
+    "comparisons with torch.where, casts and changes of shape; Python's own control flow may depend on numbers and shapes, not on data."
+)
+
+
+class _Module(nn.Module):
+    """The function with its numbers, as what torch exports."""
+
+    def __init__(self, function: Callable[..., Any], numbers: Mapping[str, float]) -> None:
+        super().__init__()
+        self._function, self._numbers = _named_forward(function), dict(numbers)
+
+    def forward(self, *tensors: Tensor) -> Any:
+        return self._function(*tensors, **self._numbers)
+
+
+def check_function(function: Callable[..., Any], signature: Signature) -> None:
+    """UnsupportedError, with the line, for what torch.fx cannot follow: branches and loops over data, functions of other libraries."""
+    try:
+        fx.Tracer().trace(function, concrete_args=dict(signature.numbers))
+    except Exception as error:  # whatever the function or the tracer raises, it is about one of its lines
+        raise _unsupported(function, error) from error
+
+
+def _named_forward(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function under the one name that torch keeps the lines of."""
+    code = function.__code__.replace(co_name="forward")
+    named = FunctionType(code, function.__globals__, "forward", function.__defaults__, function.__closure__)
+    named.__kwdefaults__ = function.__kwdefaults__
+    return named
+
+
+def lower_function(
+    function: Callable[..., Any], numbers: Mapping[str, float], tensors: Sequence[Tensor], dtype: DType
+) -> tuple[Lowered, Constants]:
+    """The function on tensors of these shapes and dtypes, as the plan's values and nodes.
+
+    dtype: what float inputs and results have in memory. Raises UnsupportedError with the function's line.
+    """
+    module = _Module(function, numbers).eval()
+    try:
+        lowered, constants, _ = lower_module(module, tuple(tensors), (None,) * len(tensors))
+    except UnsupportedError as error:
+        raise UnsupportedError(f"Kernel {where(function)}: {error.message}", hint=ALLOWED) from error
+    except MixplanError:
+        raise
+    except Exception as error:
+        raise _unsupported(function, error) from error
+    return (lowered if dtype is DType.f32 else in_memory(lowered, dtype)), constants
+
+
+def _unsupported(function: Callable[..., Any], error: Exception) -> UnsupportedError:
+    line = _line(function, error)
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return UnsupportedError(f"{where(function, line)}: this line cannot be a kernel: {reason.rstrip('.')}.", hint=ALLOWED)
+
+
+def _line(function: Callable[..., Any], error: BaseException) -> int | None:
+    """The last line of the function's file that the error passed through."""
+    found: int | None = None
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if code.co_filename == function.__code__.co_filename:
+            found = trace.tb_lineno
+        trace = trace.tb_next
+    return found

@@ -1,0 +1,215 @@
+"""Ops written once: the same numbers as torch, by numpy and on every target, alone and inside a model."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+import mixplan
+from mixplan.compiler.custom.kernel import Kernel
+from mixplan.compiler.frontends.tiny import tiny_model
+from mixplan.runtime.errors import MixplanError, OptionError, UnsupportedError
+
+TARGETS = ("cpu", "reference")
+Array = NDArray[Any]
+
+
+@mixplan.kernel
+def snake(x: Tensor, alpha: float = 0.5) -> Tensor:
+    return x + torch.sin(alpha * x) ** 2 / alpha
+
+
+@mixplan.kernel(dtype="bf16")
+def centered_norm(x: Tensor, weight: Tensor, residual: Tensor, eps: float = 1e-5) -> tuple[Tensor, Tensor]:
+    total = x + residual
+    centered = total - total.mean(-1, keepdim=True)
+    return centered * torch.rsqrt(centered.square().mean(-1, keepdim=True) + eps) * weight, total
+
+
+@mixplan.kernel
+def dequantizing_product(x: Tensor, codes: Tensor, scales: Tensor) -> Tensor:
+    n, k = codes.shape
+    wide = (codes.float().reshape(n, k // 32, 32) - 8) * scales[..., None]
+    return nn.functional.silu(x @ wide.reshape(n, k).T)
+
+
+@mixplan.kernel
+def rows_of_a_table(table: Tensor, indices: Tensor) -> Tensor:
+    found = table[indices]
+    return torch.where(found > 0, found, 0.1 * found) / found.abs().amax(-1, keepdim=True)
+
+
+def _normal(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape, np.float32)
+
+
+_CODES = np.random.default_rng(1).integers(0, 16, (24, 64)).astype(np.uint8)
+CASES: dict[str, tuple[Kernel, tuple[Array, ...]]] = {
+    "activation": (snake, (_normal(5, 67),)),
+    "norm": (centered_norm, (_normal(7, 65), _normal(65, seed=1), _normal(7, 65, seed=2))),
+    "product": (dequantizing_product, (_normal(3, 64), _CODES, np.abs(_normal(24, 2)))),
+    "gather": (rows_of_a_table, (_normal(11, 33), np.array([3, 0, 10, 3]))),
+}
+
+
+def _rounded(x: Tensor, kernel: Kernel) -> Tensor:
+    return x.bfloat16().float() if kernel.dtype == "bf16" and x.is_floating_point() else x
+
+
+def _tuple(x: Any) -> tuple[Any, ...]:
+    return x if isinstance(x, tuple) else (x,)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", CASES)
+def test_every_target_gives_what_torch_does(name: str, target: str) -> None:
+    """A result in bf16 may fall on either side of a border: one of its steps, 2^-8, off."""
+    kernel, arrays = CASES[name]
+    wanted = _tuple(kernel(*(_rounded(torch.from_numpy(one), kernel) for one in arrays)))
+    step = 2.0**-8 if kernel.dtype == "bf16" else 1e-5
+    on = kernel.on(target)
+    for found in (kernel.reference(*arrays), on(*arrays)):
+        for got, want in zip(_tuple(found), wanted, strict=True):
+            np.testing.assert_allclose(got, want.numpy(), rtol=step, atol=step)
+    if kernel.dtype == "bf16":
+        bits = _tuple(on(*arrays))[0].view(np.uint32)
+        assert not (bits & 0xFFFF).any(), "results lie in memory as bf16"
+    on.close()
+
+
+def test_numbers_change_what_is_computed() -> None:
+    x = _normal(4, 9)
+    assert np.abs(snake(x) - snake(x, alpha=2.0)).max() > 0.1
+    np.testing.assert_allclose(snake(x, alpha=2.0), snake(torch.from_numpy(x), alpha=2.0).numpy(), atol=1e-5)
+
+
+def test_a_chain_is_one_loop() -> None:
+    """What the CPU target generates for five pointwise ops."""
+    x = _normal(4, 9)
+    assert snake.ops(x) == ("mul", "sin", "square", "div", "add")
+    assert snake.source(x).count("for (int64_t i = lo") == 1
+
+
+def _branch(x: Tensor) -> Tensor:
+    y = x * 2
+    if y.sum() > 0:
+        return x
+    return y
+
+
+def _singular(x: Tensor) -> Tensor:
+    y = x + 1
+    return torch.linalg.svd(y)[1]
+
+
+def _numpy(x: Tensor) -> Tensor:
+    return np.interp(x, [0, 1], [2, 3])  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(("function", "line"), [(_branch, 2), (_singular, 2), (_numpy, 1)])
+def test_what_cannot_be_a_kernel_is_told_with_its_line(function: Callable[..., Any], line: int) -> None:
+    where = f"{Path(__file__).name}:{function.__code__.co_firstlineno + line}"
+    with pytest.raises(UnsupportedError, match=where) as caught:
+        mixplan.kernel(function)(_normal(3, 3))
+    assert "elementwise functions of torch" in str(caught.value)
+
+
+def _no_tensor(alpha: float = 1.0) -> float:
+    return alpha
+
+
+def _many(*tensors: Tensor) -> Tensor:
+    return tensors[0]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: mixplan.kernel(_no_tensor), "at least one tensor"),
+        (lambda: mixplan.kernel(_many), r"\*tensors.* not allowed"),
+        (lambda: mixplan.kernel(dtype="fp4")(_branch), "dtype of kernel _branch is 'fp4'"),
+        (lambda: snake.on("tpu"), "no target 'tpu'"),
+        (lambda: snake(_normal(2, 2), _normal(2, 2)), r"takes 1 tensors \(x\); got 2"),
+        (lambda: snake(_normal(2, 2), beta=1.0), "no number 'beta'; it has alpha"),
+        (lambda: snake(np.zeros(3, np.complex64)), "complex64; allowed are float32"),
+        (lambda: snake.replacing(), "replaces nothing"),
+    ],
+)
+def test_wrong_use_is_told(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        make()
+
+
+def _logits(model: nn.Module, folder: Path, passes: tuple[str, ...], target: str) -> tuple[int, Array]:
+    report = mixplan.compile(
+        model, output=folder, scheme="FP32", passes=passes, targets=(target,), isa=("native",) if target == "cpu" else None, force=True
+    )
+    with mixplan.runtime.load(folder) as plan:
+        found = np.array(plan.step(range(3, 20), range(17), [0] * 17, "all"))
+    return report.matches[passes[0].partition("@")[0]], found
+
+
+def _activation(model: Any, ops: Any) -> None:
+    for layer in model.model.layers:
+        layer.mlp.act_fn.forward = ops.snake
+
+
+def _norms(model: Any, ops: Any) -> None:
+    for module in model.modules():
+        if "RMSNorm" in type(module).__name__:
+            module.forward = lambda x, weight=module.weight: ops.centered_norm(x, weight)
+
+
+def _products(model: Any, ops: Any) -> None:
+    for layer in model.model.layers:
+        layer.mlp.down_proj.forward = lambda x, weight=layer.mlp.down_proj.weight: ops.four_bit_product(x, weight)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    ("spec", "change", "matches"),
+    [
+        ("kernels_once:snake_for_silu@after=drop_noops", _activation, 2),
+        ("kernels_once:norm_for_rms@after=fuse_norms", _norms, 5),
+        ("kernels_once:four_bits_down@after=drop_noops", _products, 2),
+    ],
+)
+def test_in_a_model(
+    spec: str, change: Callable[[Any, Any], None], matches: int, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The passes of the example, against the model changed in torch."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples"))
+    import kernels_once
+
+    model = tiny_model("llama")
+    count, found = _logits(model, tmp_path / "p", (spec,), target)
+    changed = copy.deepcopy(model)
+    change(changed, kernels_once)
+    with torch.no_grad():
+        wanted = changed(torch.arange(3, 20)[None]).logits[0].numpy()
+        plain = model(torch.arange(3, 20)[None]).logits[0].numpy()
+    assert count == matches
+    np.testing.assert_allclose(found, wanted, atol=1e-4)
+    assert np.abs(wanted - plain).max() > 0.01
+    sys.modules.pop("kernels_once")
+
+
+def test_a_match_that_does_not_fit_names_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "wrong_rule.py").write_text(
+        "import torch, mixplan\n"
+        "@mixplan.kernel\ndef halved(x):\n    return x[..., :4]\n"
+        "shorter = halved.replacing(torch.ops.aten.silu.default)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(MixplanError, match=r"Kernel halved gives \[1, .*\] in the place of node \w*silu"):
+        mixplan.compile(tiny_model("llama"), output=tmp_path / "x", scheme="FP32", passes=("wrong_rule:shorter@after=drop_noops",))
+    assert not (tmp_path / "x").exists()
