@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -48,7 +50,9 @@ class Kernel:
         self.__doc__ = function.__doc__
         self.signature = read_signature(function)
         check_function(function, self.signature)
-        self._built: dict[Any, tuple[Standalone, tempfile.TemporaryDirectory[str]]] = {}
+        self._built: dict[Any, Standalone] = {}
+        self._folders: list[str] = []
+        weakref.finalize(self, _remove, self._folders)
 
     def __repr__(self) -> str:
         return f"<mixplan.kernel {self.name}({', '.join(self.signature.tensors)}), {self.dtype} on {self.target}>"
@@ -97,10 +101,10 @@ class Kernel:
 
     def close(self) -> None:
         """Give back what was built."""
-        for standalone, folder in self._built.values():
+        for standalone in self._built.values():
             standalone.close()
-            folder.cleanup()
         self._built.clear()
+        _remove(self._folders)
 
     def _narrowed(self, arrays: Sequence[Array]) -> list[Array]:
         return [narrowed(one, DTYPES[self.dtype]) for one in arrays]
@@ -112,9 +116,14 @@ class Kernel:
         key = (tuple((one.shape, one.dtype.str) for one in arrays), tuple(sorted(numbers.items())))
         if key not in self._built:
             lowered, constants = self._lowered(arrays, numbers)
-            folder = tempfile.TemporaryDirectory(prefix="mixplan-kernel-")
-            self._built[key] = (build(self.name, lowered, constants, self.target, Path(folder.name)), folder)
-        return self._built[key][0]
+            self._folders.append(tempfile.mkdtemp(prefix="mixplan-kernel-"))
+            self._built[key] = build(self.name, lowered, constants, self.target, Path(self._folders[-1]))
+        return self._built[key]
+
+
+def _remove(folders: list[str]) -> None:
+    while folders:
+        shutil.rmtree(folders.pop(), ignore_errors=True)
 
 
 @overload
