@@ -117,7 +117,8 @@ def _render_chat() -> Any:
 @click.option("--seed", type=int, help="Makes sampling reproducible.")
 @click.option("--stop", multiple=True, help="Stop before this text; may be given more than once.")
 @click.option("--threads", type=click.IntRange(1), help="Default: the cores this process may use.")
-@click.option("--device", default="auto", show_default=True, help="auto, cpu or reference.")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, npu or reference.")
+@click.option("--allow-cpu-fallback", is_flag=True, help="Let the CPU run what an NPU's provider does not.")
 @click.option("--isa", help="Force an ISA level; one that the plan lacks is compiled on the spot.")
 @click.option("--trust", is_flag=True, help="Load the plan's own kernels although they were not built here.")
 @click.option("--strict", is_flag=True, help="A kernel or a device that fails is an error; nothing takes its place.")
@@ -150,12 +151,25 @@ def run(plan: Path, prompt: str | None, stats: bool, as_json: bool, **options: A
 
 @main.command()
 @click.argument("plan", type=click.Path(path_type=Path))
+@click.option("--where", is_flag=True, help="Load the plan on this machine, and show what runs each region, and each node of an NPU's.")
+@click.option("--trust", is_flag=True, help="With --where: load the plan's own kernels although they were not built here.")
+@click.option("--allow-cpu-fallback", is_flag=True, help="With --where: let the CPU run what an NPU's provider does not.")
 @click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")
-def inspect(plan: Path, as_json: bool) -> None:
+def inspect(plan: Path, where: bool, trust: bool, allow_cpu_fallback: bool, as_json: bool) -> None:
     """Show a plan's regions, formats per layer, bytes, effective bits and provenance."""
     from mixplan.runtime.inspect_plan import inspect_plan
+    from mixplan.runtime.where_plan import where_plan
 
-    data = inspect_plan(plan)
+    data = where_plan(plan, trust=trust, allow_cpu_fallback=allow_cpu_fallback) if where else inspect_plan(plan)
+    if where and not as_json:
+        placed = plain_table("Regions", "region", "nodes:r", "asked for", "runs on", "why")
+        for row in data["regions"]:
+            placed.add_row(row["region"], str(row["nodes"]), row["requested"], f"{row['device']} ({row['isa']})", row["reason"])
+        nodes = plain_table("\nNodes on providers", "node", "provider", "ONNX nodes:r")
+        for row in data["nodes"]:
+            nodes.add_row(row["node"], row["provider"], str(row["onnx_nodes"]))
+        show(placed, *([nodes] if data["nodes"] else []))
+        return
     if as_json:
         emit_json(data)
         return

@@ -26,6 +26,7 @@ from mixplan.compiler.attention import KV_FORMATS, AttentionRules, head_formats,
 from mixplan.compiler.evaluation.reference import replay_reference
 from mixplan.compiler.frontends import open_checkpoint
 from mixplan.compiler.kernels import build_regions, write_regions
+from mixplan.compiler.units import Units
 from mixplan.runtime import load
 from mixplan.runtime.evaluation.evaluate import EvalOptions, load_for_windows, plan_windows
 from mixplan.runtime.evaluation.measure import measure
@@ -72,7 +73,7 @@ def _variant(base: Path, output: Path, name: str) -> Path:
         regions=tuple(msgspec.structs.replace(region, kernels={}, source="") for region in plan.regions),
         files={},
     )
-    plan = msgspec.structs.replace(plan, regions=write_regions(output, build_regions(plan, ("native",))))
+    plan = msgspec.structs.replace(plan, regions=write_regions(output, build_regions(plan, Units(levels=("native",)))))
     write_manifest(output, plan, known=known)
     return output
 

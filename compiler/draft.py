@@ -14,6 +14,7 @@ import msgspec
 from torch import fx
 
 from mixplan.compiler.attention import attention_layers, with_scores
+from mixplan.compiler.calibration.ranges import activation_ranges
 from mixplan.compiler.clock import Clock
 from mixplan.compiler.constants import Constants
 from mixplan.compiler.decisions import Bits, make_decisions
@@ -27,12 +28,12 @@ from mixplan.compiler.output import reporting_disk_errors
 from mixplan.compiler.partition import Partition, partition
 from mixplan.compiler.provenance import provenance
 from mixplan.compiler.tuning import collector_paused
+from mixplan.compiler.units import Units
 from mixplan.passes.base import PassContext
 from mixplan.passes.manager import PipelineReport
 from mixplan.runtime.errors import InternalError, PlanError
 from mixplan.runtime.plan import SCHEMA_VERSION, FileEntry, Plan, Value
 from mixplan.runtime.plan_check import check_plan
-from mixplan.targets.registry import get_target
 
 __all__ = ["Draft", "Written", "copy_graph", "make_draft", "write_draft"]
 
@@ -79,7 +80,7 @@ def make_draft(captured: Captured, constants: Constants, options: Options, clock
         lowered: Lowered = clock.run("lower", lambda: lower(passed.graph, constants))
     kept = attention_layers(lowered, options.attention)
     lowered = with_scores(lowered, kept, options.attention)
-    parts = partition(lowered.values, lowered.nodes, lowered.outputs, [get_target(name) for name in options.targets])
+    parts = partition(lowered.values, lowered.nodes, lowered.outputs, options.units.targets())
     layout = make_layout(lowered.values, lowered.sources, options.shard_bytes)
     decisions, bits = make_decisions(lowered, context.decisions, tied, options.scheme)
     values = [msgspec.structs.replace(v, tensor=layout.tensors[i]) if i in layout.tensors else v for i, v in enumerate(lowered.values)]
@@ -103,29 +104,56 @@ def make_draft(captured: Captured, constants: Constants, options: Options, clock
     return Draft(plan, tuple(values), lowered, layout, parts, passed, context, bits)
 
 
-def write_draft(root: Path, draft: Draft, captured: Captured, constants: Constants, levels: Sequence[str], clock: Clock) -> Written:
-    """Weights, kernels for these levels and the text files into `root`; what is left is the manifest."""
-    clock.beside("kernels")
-    with ThreadPoolExecutor(1) as pool:
-        kernels = pool.submit(clock.timed, "kernels", lambda: build_regions(draft.plan, levels))
-        total = max(draft.layout.nbytes, 1)
-        known = clock.run(
-            "weights",
-            lambda: write_weights(
-                root,
-                draft.layout,
-                draft.values,
-                draft.lowered.sources,
-                constants,
-                progress=lambda done: clock.tell("weights", done / total),
-            ),
-        )
-        built: list[BuiltRegion] = kernels.result()
+def write_draft(
+    root: Path,
+    draft: Draft,
+    captured: Captured,
+    constants: Constants,
+    units: Units,
+    clock: Clock,
+    windows: Sequence[Sequence[int]] = (),
+) -> Written:
+    """Weights, kernels and the text files into `root`; what is left is the manifest.
+
+    windows: token ids that give the ranges of activations, where a target needs those; then kernels come after weights.
+    """
+    rounded = units.rounded_values(draft.plan)
+    if rounded:
+        known = _weights(root, draft, constants, clock)
+        if windows:
+            ranges = clock.run(
+                "ranges",
+                lambda: activation_ranges(root, draft.plan, known, windows, rounded, progress=lambda done: clock.tell("ranges", done)),
+            )
+            units = units.with_ranges(ranges)
+        built: list[BuiltRegion] = clock.run("kernels", lambda: build_regions(draft.plan, units))
+    else:
+        clock.beside("kernels")
+        with ThreadPoolExecutor(1) as pool:
+            kernels = pool.submit(clock.timed, "kernels", lambda: build_regions(draft.plan, units))
+            known = _weights(root, draft, constants, clock)
+            built = kernels.result()
     plan = msgspec.structs.replace(draft.plan, regions=write_regions(root, built))
     with reporting_disk_errors(root):
         for name, data in sorted(captured.files.items()):
             (root / name).write_bytes(data)
     return Written(plan, tuple(built), known)
+
+
+def _weights(root: Path, draft: Draft, constants: Constants, clock: Clock) -> dict[str, FileEntry]:
+    total = max(draft.layout.nbytes, 1)
+    known: dict[str, FileEntry] = clock.run(
+        "weights",
+        lambda: write_weights(
+            root,
+            draft.layout,
+            draft.values,
+            draft.lowered.sources,
+            constants,
+            progress=lambda done: clock.tell("weights", done / total),
+        ),
+    )
+    return known
 
 
 def _check(plan: Plan) -> None:

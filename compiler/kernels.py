@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mixplan.compiler.output import reporting_disk_errors
+from mixplan.compiler.units import Units
 from mixplan.runtime.errors import MixplanError, UnsupportedError
 from mixplan.runtime.plan import Plan, Region
-from mixplan.targets.base import CompiledRegion, CompileOptions
+from mixplan.targets.base import CompiledRegion
 from mixplan.targets.kernel_files import write_kernels
-from mixplan.targets.registry import get_target
 
 __all__ = ["BuiltRegion", "build_regions", "write_regions"]
 
@@ -24,15 +24,14 @@ class BuiltRegion:
     compiled: CompiledRegion
 
 
-def build_regions(plan: Plan, levels: Sequence[str]) -> list[BuiltRegion]:
+def build_regions(plan: Plan, units: Units) -> list[BuiltRegion]:
     """Compile every region of the plan, whose weights need not exist yet."""
-    options = CompileOptions(levels=tuple(levels))
-    return [BuiltRegion(region, _compile(plan, region, options)) for region in plan.regions]
+    return [BuiltRegion(region, _compile(plan, region, units)) for region in plan.regions]
 
 
-def _compile(plan: Plan, region: Region, options: CompileOptions) -> CompiledRegion:
+def _compile(plan: Plan, region: Region, units: Units) -> CompiledRegion:
     try:
-        return get_target(region.device).compile(plan, region, options)
+        return units.target(region.device).compile(plan, region, units.options)
     except (MixplanError, OSError, ImportError):
         raise
     except Exception as error:

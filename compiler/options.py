@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from mixplan.compiler.attention import KV_FORMATS, SCORES, AttentionRules, parse_rules
+from mixplan.compiler.units import Units, parse_units
 from mixplan.passes.base import PassOptions, Scaler
 from mixplan.passes.manager import PassManager
 from mixplan.passes.pipeline import pass_manager
@@ -15,7 +16,6 @@ from mixplan.passes.precision.overrides import Override, parse_override
 from mixplan.passes.precision.schemes import SOURCE, Scheme, default_group, parse_scheme, parse_source
 from mixplan.runtime.errors import OptionError
 from mixplan.runtime.formats import GROUP_SIZES
-from mixplan.targets.registry import get_target
 
 __all__ = ["Options", "parse_options"]
 
@@ -32,8 +32,7 @@ class Options:
     manager: PassManager
     pass_options: PassOptions
     dump: Path | None
-    targets: tuple[str, ...]
-    levels: tuple[str, ...]
+    units: Units
     max_step_tokens: int
     attention: AttentionRules
     seed: int
@@ -42,6 +41,23 @@ class Options:
     label: str
     source: Literal["f32", "i8"] | None = None
     attention_given: bool = False
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Names of the targets, in order of preference."""
+        return self.units.names
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """The levels to build, () for all."""
+        return self.units.levels
+
+    @property
+    def rounds_activations(self) -> bool:
+        """Whether a layer may get integers for activations."""
+        return self.source == "i8" or any(
+            scheme.activation == "i8" for scheme in (self.scheme, *(rule.scheme for rule in self.pass_options.overrides))
+        )
 
     @property
     def quantizes(self) -> bool:
@@ -94,6 +110,8 @@ def parse_options(
     kv_dtype: str | None,
     attention_scores: str | None = None,
     shard_bytes: int,
+    provider: str | None = None,
+    activation_type: str | None = None,
 ) -> Options:
     """Raises OptionError for what is not allowed."""
 
@@ -105,10 +123,7 @@ def parse_options(
     parsed = parse_scheme(named, group_size=group_of(named), asymmetric=not symmetric)
     label = str(parsed) if source is None else SOURCE if source == "f32" else f"{SOURCE}:A8"
     rules = tuple(parse_override(text, group_size=group_of(text.rpartition("=")[2]), asymmetric=not symmetric) for text in overrides)
-    if not targets:
-        raise OptionError("targets is empty; give at least one, such as 'cpu'.")
-    for name in targets:
-        get_target(name).resolve_levels(isa or ())
+    units = parse_units(targets, provider, activation_type, isa)
     if group_size not in GROUP_SIZES:
         raise OptionError(f"group_size is {group_size}; allowed are {', '.join(map(str, GROUP_SIZES))}.")
     pass_options = PassOptions(scheme=parsed, overrides=rules, target=targets[0], user_passes=tuple(passes))
@@ -124,14 +139,15 @@ def parse_options(
         "kv_dtype": kv_dtype or attention.kv,
         "max_step_tokens": str(max_step_tokens),
         **({} if attention_scores is None else {"attention_scores": attention_scores}),
+        **({} if provider is None else {"provider": provider}),
+        **({} if activation_type is None else {"activation_type": activation_type}),
     }
     return Options(
         scheme=parsed,
         manager=pass_manager(pass_options),
         pass_options=pass_options,
         dump=None if dump is None else Path(dump),
-        targets=tuple(targets),
-        levels=tuple(isa or ()),
+        units=units,
         max_step_tokens=max_step_tokens,
         attention=attention,
         seed=seed,

@@ -25,6 +25,7 @@ from mixplan.compiler.search.summary import summarize_promise
 from mixplan.compiler.search.text import TextSource
 from mixplan.compiler.source_scheme import source_schemes
 from mixplan.compiler.sources import SourceHashes
+from mixplan.compiler.static_ranges import check_static, range_windows
 from mixplan.compiler.tuning import collector_paused
 from mixplan.runtime.errors import OutputError
 from mixplan.runtime.plan import Plan
@@ -73,6 +74,8 @@ def compile(  # noqa: A001 - the package's verb
     sensitivity: str | None = None,
     quantizer: str | None = None,
     scaling: str | None = None,
+    provider: str | None = None,
+    activation_type: str | None = None,
 ) -> CompileReport:
     """Compile a checkpoint (a Hugging Face directory, a GGUF file, an nn.Module in memory) into the plan directory `output`.
 
@@ -94,6 +97,10 @@ def compile(  # noqa: A001 - the package's verb
     for, from a text of the package if none is given; the default then) or gptq (errors made good by later columns; the default with a
     text). scaling: none, awq or smooth (the default with a text): inputs of layers divided, and weights multiplied, where the op before can
     take it up. See docs/explanation/quantizers.md.
+
+    provider: of the npu target, an onnxruntime execution provider: cpu (the default), qnn, vitisai, cann or openvino. activation_type:
+    there, of activations that a scheme rounds: uint8, int8, uint16 or int16, as far as the provider takes them. Their scales are static, so
+    such a scheme needs a text. See docs/how-to/run-on-an-npu.md.
 
     The plan appears whole or not at all. Options are checked before the checkpoint is opened, overrides against the model's layers before
     weights are read or kernels compiled. Raises CheckpointError, UnsupportedError (naming node, op and source line), OptionError,
@@ -135,7 +142,10 @@ def compile(  # noqa: A001 - the package's verb
         kv_dtype=kv_dtype,
         attention_scores=attention_scores,
         shard_bytes=shard_bytes,
+        provider=provider,
+        activation_type=activation_type,
     )
+    check_static(options, fitting, searches=request is not None)
     options = options.with_facts(fitting.facts) if request is None else options.searched(request.promise.label, request.facts)
     clock = Clock(progress)
     with new_directory(Path(output), force=force) as root:
@@ -178,7 +188,8 @@ def _compile(captured: Captured, root: Path, options: Options, request: Request 
             found = find_plan(captured, options, request, root, clock)
             draft, written = found.attempt.draft, take_over(found, root, options, clock)
         else:
-            written = write_draft(root, draft, captured, constants, options.levels, clock)
+            windows = range_windows(captured, fitting, options)
+            written = write_draft(root, draft, captured, constants, options.units, clock, windows)
         digests = hashes.result()
         clock.add("sources", hashes.seconds)
     plan = _with_sources(written.plan, digests)

@@ -11,6 +11,7 @@
     │   ├── PromiseError         no plan keeps the promise that was asked for; says by how much, and what would be needed
     │   ├── PlanError            a plan that is malformed, tampered with, or of another schema version
     │   ├── RequestError         a step or generate call with wrong tokens, positions or sampling settings
+    │   ├── ProviderError        an NPU's execution provider that is not here, or does not run all that it was given
     │   ├── CapacityError        out of KV pages, sequences or step tokens
     │   └── MissingExtraError    a command needs an optional dependency; names the pip line
     └── InternalError            a broken invariant of ours, or a generated kernel that failed; exit code 1
@@ -36,6 +37,7 @@ __all__ = [
     "PlanError",
     "PluginError",
     "PromiseError",
+    "ProviderError",
     "RequestError",
     "UnsupportedError",
     "UserError",
@@ -89,6 +91,10 @@ class PromiseError(UserError):
 
 class PlanError(UserError):
     """A plan that must not be run as it stands."""
+
+
+class ProviderError(UserError):
+    """An execution provider of an NPU that is not here or that leaves nodes to the CPU, which is not allowed unless asked for."""
 
 
 class RequestError(UserError):

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mixplan.runtime.errors import CapacityError, UnsupportedError
-from mixplan.runtime.hal import Array, DecodingRegion, LoadedRegion, ProfiledRegion, RegionDecoder, Step, TappableRegion
+from mixplan.runtime.hal import Array, DecodingRegion, LoadedRegion, ProfiledRegion, ProviderRegion, RegionDecoder, Step, TappableRegion
 from mixplan.runtime.plan import Plan
 
 __all__ = ["Executor", "Tap"]
@@ -107,6 +107,14 @@ class Executor:
         return {
             region.name: {"seconds": nanoseconds / 1e9, "calls": float(self.calls), **loaded.metrics()}
             for region, loaded, nanoseconds in zip(self._plan.regions, self._regions, self.nanoseconds, strict=True)
+        }
+
+    def node_providers(self) -> dict[str, dict[str, str]]:
+        """By region's name, for those whose device knows: what runs each node."""
+        return {
+            region.name: loaded.node_providers()
+            for region, loaded in zip(self._plan.regions, self._regions, strict=True)
+            if isinstance(loaded, ProviderRegion)
         }
 
     def op_seconds(self) -> list[tuple[int, int, float]]:

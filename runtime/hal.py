@@ -30,6 +30,7 @@ __all__ = [
     "Fault",
     "LoadedRegion",
     "ProfiledRegion",
+    "ProviderRegion",
     "RegionDecoder",
     "Step",
     "Support",
@@ -66,6 +67,8 @@ class DeviceOptions(msgspec.Struct, frozen=True):
     isa: str | None = None
     profile: bool = False
     """Keep the time of every op, where the device can."""
+    allow_cpu_fallback: bool = False
+    """Let the CPU run what an NPU's provider does not, instead of failing."""
 
 
 class CacheSpec(msgspec.Struct, frozen=True):
@@ -174,6 +177,14 @@ class ProfiledRegion(Protocol):
 
         Empty where no profile was asked for at load.
         """
+
+
+@runtime_checkable
+class ProviderRegion(Protocol):
+    """A loaded region whose device hands parts of it to others."""
+
+    def node_providers(self) -> dict[str, str]:
+        """What runs each part, by the part's name."""
 
 
 @runtime_checkable

@@ -39,6 +39,7 @@ def load(
     weights: Weights = "auto",
     profile: bool = False,
     strict: bool = False,
+    allow_cpu_fallback: bool = False,
 ) -> Model:
     """Read, verify and load the plan at `path`.
 
@@ -50,10 +51,11 @@ def load(
     verify: "manifest" does not hash the weights. weights: "copied" brings them into huge pages of this process, which makes steps faster;
     "mapped" leaves them in the file's own pages, which processes share and the system may drop; "auto" copies them where they take at most
     half of the memory that is available. profile: keep the time of every op, for `Model.profile`. strict: a kernel or a device that fails,
-    and that another would replace, is an error, here and in steps.
+    and that another would replace, is an error, here and in steps. allow_cpu_fallback: let onnxruntime's CPU provider run what an NPU's
+    provider does not, or all of it where that is not here.
 
     Raises PlanError for a plan that must not be run, UnsupportedError where `device` or `isa` cannot, FallbackError under `strict`,
-    OptionError for values out of range.
+    ProviderError where an NPU region's provider is not here, OptionError for values out of range.
     """
     started = perf_counter()
     ahead = _read_ahead(path, verify, weights)
@@ -76,6 +78,7 @@ def load(
             weights=weights,
             profile=profile,
             strict=strict,
+            allow_cpu_fallback=allow_cpu_fallback,
             started=started,
         )
     finally:

@@ -290,6 +290,11 @@ class Model:
         with self._lock:
             return tuple(OpTime(region, node, seconds) for region, node, seconds in self._executor.op_seconds())
 
+    def node_providers(self) -> dict[str, dict[str, str]]:
+        """By region, for those on an NPU: the execution provider that runs each ONNX node, read back from onnxruntime."""
+        with self._lock:
+            return self._executor.node_providers()
+
     def close(self) -> None:
         """Release devices and files. Further calls do nothing."""
         with self._lock:

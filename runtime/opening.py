@@ -37,6 +37,7 @@ def open_model(
     weights: Weights,
     profile: bool,
     strict: bool,
+    allow_cpu_fallback: bool,
     started: float,
 ) -> Model:
     """What `load` does once its weights are on their way. ahead: the plan's files that are being read."""
@@ -53,7 +54,8 @@ def open_model(
         limit = step_limit(loaded.plan, max_step_tokens)
         caches = cache_spec(loaded.plan, max_sequences, kv_tokens)
         fallbacks = Fallbacks(len(loaded.plan.regions), strict)
-        loader = RegionLoader(loaded, caches, device, DeviceOptions(threads=threads, isa=isa, profile=profile), fallbacks)
+        options = DeviceOptions(threads=threads, isa=isa, profile=profile, allow_cpu_fallback=allow_cpu_fallback)
+        loader = RegionLoader(loaded, caches, device, options, fallbacks)
         regions, placement = loader.load_all()
         executor = Executor(loaded.plan, regions, loader.replace)
         try:

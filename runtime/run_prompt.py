@@ -33,6 +33,7 @@ def run_prompt(
     isa: str | None = None,
     trust: bool = False,
     strict: bool = False,
+    allow_cpu_fallback: bool = False,
     **sampling: Any,
 ) -> dict[str, Any]:
     """Generate from `prompt`, calling emit(text) as text becomes known; gives text, figures and a summary of one line each.
@@ -41,7 +42,7 @@ def run_prompt(
     template that the runtime itself cannot (chat.json says so); without it such a template is an error. `sampling`: see SamplingParams.
     """
     started = perf_counter()
-    with load(plan, device=device, threads=threads, isa=isa, trust=trust, strict=strict) as model:
+    with load(plan, device=device, threads=threads, isa=isa, trust=trust, strict=strict, allow_cpu_fallback=allow_cpu_fallback) as model:
         loaded = perf_counter() - started
         request = _prompt(model, prompt, chat, system, render_chat)
         params = SamplingParams(**{**sampling, "stop": tuple(sampling.get("stop", ()))})

@@ -48,19 +48,24 @@ class CompileOptions:
     """How to compile a region.
 
     levels: the binaries wanted, () for all that the target makes by default. jobs: compilers to run at once, 0 for one on each core.
+    activation: the integer type of activations with static scales, "" for the target's own choice. ranges: smallest and largest number of
+    what is rounded with such scales, by the name of the plan's value.
     """
 
     levels: tuple[str, ...] = ()
     jobs: int = 0
+    activation: str = ""
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class CompiledRegion:
-    """A region's binaries by level, the source they were made from ("" if none), and facts for the report."""
+    """A region's binaries by level, the source they were made from ("" if none), and facts for the report. suffix: of the files."""
 
     kernels: dict[str, bytes] = field(default_factory=dict)
     source: str = ""
     metadata: Metadata = field(default_factory=dict)
+    suffix: str = "so"
 
 
 @runtime_checkable

@@ -67,6 +67,14 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     help="Write the captured graph, and that after every pass that changed it.",
 )
 @click.option("--target", "targets", default="cpu", show_default=True, help="What the plan is for; see `mixplan targets`.")
+@click.option(
+    "--provider", metavar="NAME", help="Of the npu target: qnn, vitisai, cann, openvino, or cpu for onnxruntime's own. Default: cpu."
+)
+@click.option(
+    "--activation-type",
+    metavar="TYPE",
+    help="Of the npu target: uint8, int8, uint16 or int16 for rounded activations. Default: the provider's.",
+)
 @click.option("--isa", default="all", show_default=True, help="ISA levels to build, by comma; `native` is the best that this machine has.")
 @click.option(
     "--kv-dtype",
@@ -92,6 +100,7 @@ def compile_command(model: str, output: str, targets: str, isa: str, as_json: bo
     mixplan compile ./llama -o llama.plan --text wiki.txt --bits 4.5
     mixplan compile ./llama -o llama.plan --text wiki.txt --max-loss 1% --pin lm_head=W8A16
     mixplan compile ./llama -o llama.plan --text wiki.txt --max-latency 5ms --batch 1 --context 1024
+    mixplan compile ./llama -o llama.plan --target npu --provider qnn --scheme W8A8 --text wiki.txt
     """
     from mixplan.compiler.pipeline import compile as compile_plan
     from mixplan.compiler.search.candidates import split_candidates

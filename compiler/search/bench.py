@@ -140,7 +140,7 @@ class Bench:
         draft = make_draft(captured, self._constants, options, clock)
         limits = self._promise.limits
         levels = options.levels if "size" in limits else native_levels(options)
-        written = write_draft(root, draft, captured, self._constants, levels, clock)
+        written = write_draft(root, draft, captured, self._constants, options.units.at(levels), clock)
         write_manifest(root, written.plan, known=written.known)
         latency = None
         if "latency" in limits:

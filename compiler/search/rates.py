@@ -113,7 +113,7 @@ def _measure(
     constants = Constants(captured.weights)
     draft = make_draft(replace(captured, graph=copy_graph(captured.graph)), constants, chosen, quiet)
     folder.mkdir()
-    written = write_draft(folder, draft, captured, constants, native_levels(options), quiet)
+    written = write_draft(folder, draft, captured, constants, options.units.at(native_levels(options)), quiet)
     write_manifest(folder, written.plan, known=written.known)
     owners = {node: group.name for group in find_groups(draft) for node in group.nodes}
     owners |= {unit.node: unit.name for unit in kept and attention_units(draft)}

@@ -92,7 +92,7 @@ def take_over(found: Found, root: Path, options: Options, clock: Clock) -> Writt
         shutil.rmtree(attempt.root)
         for name, data in found.files.items():
             (root / name).write_bytes(data)
-    built = clock.run("kernels", lambda: build_regions(attempt.draft.plan, options.levels))
+    built = clock.run("kernels", lambda: build_regions(attempt.draft.plan, options.units))
     plan = msgspec.structs.replace(attempt.draft.plan, regions=write_regions(root, built))
     return Written(plan, tuple(built), attempt.written.known)
 

@@ -43,6 +43,11 @@ class ReferenceCache:
         """Bytes set aside; here every code has a byte."""
         return sum(pool.nbytes for pair in self._pools.values() for pool in pair)
 
+    def shapes(self, layer: int) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Heads and size of a layer's keys, and of its values."""
+        keys, values = self._pools[layer]
+        return keys.shape, values.shape
+
     def begin(self, block_tables: NDArray[np.int32]) -> None:
         """Use these block tables until the next step."""
         self._tables = block_tables
@@ -77,7 +82,7 @@ class _Pool:
     """Keys or values of a layer: for each format, its heads and arrays [pages, page_size, heads, ...]."""
 
     def __init__(self, heads: Sequence[DType | KvCodes], rows: tuple[int, int], dim: int) -> None:
-        self._shape = (len(heads), dim)
+        self.shape = (len(heads), dim)
         self._parts: list[tuple[DType | KvCodes, NDArray[np.intp], tuple[NDArray[Any], ...]]] = []
         for held in dict.fromkeys(heads):
             of = np.flatnonzero([one == held for one in heads])
@@ -100,7 +105,7 @@ class _Pool:
                 array[pages, rows] = part
 
     def read(self, pages: NDArray[np.int32], length: int) -> Array:
-        out = np.empty((length, *self._shape), np.float32)
+        out = np.empty((length, *self.shape), np.float32)
         for held, of, arrays in self._parts:
             out[:, of] = _widen([array[pages].reshape(-1, *array.shape[2:])[:length] for array in arrays], held)
         return out

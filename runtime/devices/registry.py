@@ -14,6 +14,7 @@ __all__ = ["BUILTIN", "ENTRY_POINT_GROUP", "create_device", "device_names", "sha
 ENTRY_POINT_GROUP = "mixplan.devices"
 BUILTIN: tuple[tuple[str, str], ...] = (
     ("cpu", "mixplan.runtime.devices.cpu:CpuDevice"),
+    ("npu", "mixplan.runtime.devices.npu:NpuDevice"),
     ("reference", "mixplan.runtime.devices.reference:ReferenceDevice"),
     ("null", "mixplan.runtime.devices.null:NullDevice"),
 )

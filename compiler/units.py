@@ -1,0 +1,87 @@
+"""The targets of a compile, told what the user chose of those that have something to choose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol, runtime_checkable
+
+from mixplan.runtime.errors import OptionError
+from mixplan.runtime.plan import Plan
+from mixplan.targets.base import CompileOptions, Target
+from mixplan.targets.registry import get_target
+
+__all__ = ["NPU", "ProviderTarget", "Units", "parse_units"]
+
+NPU = "npu"
+
+
+@runtime_checkable
+class ProviderTarget(Protocol):
+    """A target that compiles for one of several providers."""
+
+    def for_provider(self, provider: str) -> Target:
+        """The target for a provider. OptionError where there is none of that name."""
+
+
+@dataclass(frozen=True)
+class Units:
+    """Names of targets, in order of preference, and what was chosen for them: see CompileOptions for the last three."""
+
+    names: tuple[str, ...] = ("cpu",)
+    provider: str = ""
+    activation: str = ""
+    levels: tuple[str, ...] = ()
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    def target(self, name: str) -> Target:
+        """The target called `name`."""
+        target = get_target(name)
+        if self.provider and isinstance(target, ProviderTarget):
+            return target.for_provider(self.provider)
+        return target
+
+    def targets(self) -> list[Target]:
+        """All of them, in order."""
+        return [self.target(name) for name in self.names]
+
+    @property
+    def options(self) -> CompileOptions:
+        """What a region is compiled with."""
+        return CompileOptions(levels=self.levels, activation=self.activation, ranges=self.ranges)
+
+    def at(self, levels: Sequence[str]) -> Units:
+        """The same, with other levels."""
+        return replace(self, levels=tuple(levels))
+
+    def with_ranges(self, ranges: Mapping[str, tuple[float, float]]) -> Units:
+        """The same, with the ranges of activations."""
+        return replace(self, ranges=ranges)
+
+    def rounded_values(self, plan: Plan) -> tuple[str, ...]:
+        """Names of values whose range an NPU region of the plan needs: codes of activations, and results of products of them."""
+        found: dict[str, None] = {}
+        for region in plan.regions:
+            for node in plan.nodes[region.start : region.stop] if region.device == NPU else ():
+                if node.op in ("quantize_act", "rms_norm_quant", "layer_norm_quant", "linear_q"):
+                    found[plan.values[node.outputs[0]].name] = None
+        return tuple(found)
+
+
+def parse_units(names: Sequence[str], provider: str | None, activation: str | None, levels: Sequence[str] | None) -> Units:
+    """Raises OptionError for names that are not known, and for choices that no target of these has."""
+    if not names:
+        raise OptionError("targets is empty; give at least one, such as 'cpu'.")
+    for option, value in (("provider", provider), ("activation_type", activation)):
+        if value is not None and NPU not in names:
+            raise OptionError(
+                f"{option} is {value!r}, which is for the NPU, and the target is {' '.join(names)}.", hint="Give --target npu."
+            )
+    units = Units(tuple(names), provider or "", activation or "", tuple(levels or ()))
+    for target in units.targets():
+        target.resolve_levels(levels or ())
+    if activation is not None:
+        from mixplan.targets.npu.target import check_activation
+
+        check_activation(provider or "cpu", activation)
+    return units

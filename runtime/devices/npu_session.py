@@ -1,0 +1,145 @@
+"""onnxruntime sessions of one region's model: one for each bucket of shapes, made when it is first needed."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mixplan.runtime.devices.npu_buckets import Bucket
+from mixplan.runtime.devices.npu_providers import PROVIDERS, Provider
+from mixplan.runtime.errors import MissingExtraError, PlanError, ProviderError, UnsupportedError
+from mixplan.runtime.hal import Array
+
+__all__ = ["CPU", "Sessions", "choose_provider", "import_onnxruntime", "provider_options"]
+
+CPU = PROVIDERS[0]
+_KEPT = 8
+_NO_FALLBACK = "session.disable_cpu_ep_fallback"
+
+
+def import_onnxruntime() -> Any:
+    """The package, imported when an NPU region is first loaded. MissingExtraError where it is not installed."""
+    try:
+        import onnxruntime
+    except ImportError:
+        raise MissingExtraError("The NPU device", "npu") from None
+    return onnxruntime
+
+
+def choose_provider(wanted: Provider, available: Sequence[str], *, allow_cpu: bool) -> Provider:
+    """The provider that is used: the wanted one, or the CPU's where that is allowed. ProviderError where neither can be."""
+    if wanted.execution in available:
+        return wanted
+    if allow_cpu:
+        return CPU
+    raise ProviderError(
+        f"The plan is for the provider {wanted.name!r} ({wanted.execution}), which this onnxruntime does not have; it has "
+        f"{', '.join(available)}.",
+        hint=f"Install the package {wanted.package}. Or run it on onnxruntime's CPU provider with --allow-cpu-fallback.",
+    )
+
+
+def provider_options(provider: Provider) -> dict[str, str]:
+    """The provider's options, and those of the environment: MIXPLAN_NPU_OPTIONS="key=value,key=value"."""
+    given = filter(None, os.environ.get("MIXPLAN_NPU_OPTIONS", "").split(","))
+    return {**provider.options, **dict(pair.split("=", 1) for pair in given if "=" in pair)} if provider is not CPU else {}
+
+
+class Sessions:
+    """`model` is the ONNX file's bytes, `data` those of its external data, in the file that it calls `data_file`.
+
+    allow_cpu: whether nodes that the provider refuses may run on the CPU. Where not, making a session raises ProviderError.
+    """
+
+    def __init__(
+        self, ort: Any, model: bytes, data_file: str, data: NDArray[np.uint8], provider: Provider, *, threads: int, allow_cpu: bool
+    ) -> None:
+        self._ort, self._model, self._data_file, self._data = ort, model, data_file, data
+        self._provider, self._threads, self._allow_cpu = provider, threads, allow_cpu
+        self._sessions: OrderedDict[Bucket, Any] = OrderedDict()
+        self.made = 0
+        self.seconds = 0.0
+        self.nodes: dict[str, int] = {}
+        """ONNX nodes by the provider that runs them, in the session made last."""
+        self.where: dict[str, str] = {}
+        """The provider of each ONNX node, by its name; nodes that onnxruntime made of several have a name of its own."""
+
+    def run(self, bucket: Bucket, outputs: Sequence[str], inputs: Mapping[str, Array]) -> list[Array]:
+        """The outputs of these names."""
+        made: list[Array] = self.get(bucket).run(list(outputs), dict(inputs))
+        return made
+
+    def get(self, bucket: Bucket) -> Any:
+        """The session for a bucket."""
+        session = self._sessions.get(bucket)
+        if session is None:
+            started = perf_counter()
+            session = self._make(bucket)
+            self.seconds += perf_counter() - started
+            self.made += 1
+            while len(self._sessions) >= _KEPT:
+                self._sessions.popitem(last=False)
+            self._sessions[bucket] = session
+        self._sessions.move_to_end(bucket)
+        return session
+
+    def close(self) -> None:
+        """Release all sessions."""
+        self._sessions.clear()
+        self._data = np.zeros(0, np.uint8)
+
+    def _make(self, bucket: Bucket) -> Any:
+        options = self._ort.SessionOptions()
+        options.log_severity_level = 3
+        options.intra_op_num_threads = self._threads
+        for name, size in bucket.dims.items():
+            options.add_free_dimension_override_by_name(name, size)
+        if self._provider is not CPU and not self._allow_cpu:
+            options.add_session_config_entry(_NO_FALLBACK, "1")
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        # Products with 4-bit weights in f32, as the plan's activations are, rather than in int8.
+        options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
+        if self._data.size:
+            options.add_external_initializers_from_files_in_memory([self._data_file], [self._data], [self._data.nbytes])
+        try:
+            session = self._ort.InferenceSession(
+                self._model, options, providers=[self._provider.execution], provider_options=[provider_options(self._provider)]
+            )
+        except Exception as error:  # onnxruntime's errors share no class of their own
+            raise self._explained(error) from error
+        self._count(session)
+        return session
+
+    def _explained(self, error: Exception) -> Exception:
+        text = " ".join(str(error).split())[:600]
+        if "fallback" in text.lower() and self._provider is not CPU:
+            return ProviderError(
+                f"The provider {self._provider.name!r} does not run every node of the region: {text}",
+                hint="Run the rest on the CPU with --allow-cpu-fallback, or compile with --target cpu+npu.",
+            )
+        if "weights-" in text and self._data_file not in text:
+            return PlanError(f"The region's ONNX model does not fit its weights: {text}", hint="Compile the plan again.")
+        return UnsupportedError(f"onnxruntime ({self._provider.execution}) does not take the region's model: {text}")
+
+    def _count(self, session: Any) -> None:
+        if not hasattr(session, "get_provider_graph_assignment_info"):
+            self.nodes = dict.fromkeys(session.get_providers(), 0)
+            return
+        self.nodes, self.where = {}, {}
+        for part in session.get_provider_graph_assignment_info():
+            for node in part.get_nodes():
+                self.nodes[part.ep_name] = self.nodes.get(part.ep_name, 0) + 1
+                self.where[node.name or node.op_type] = part.ep_name
+        strangers = {name: count for name, count in self.nodes.items() if name != self._provider.execution}
+        if strangers and not self._allow_cpu:
+            raise ProviderError(
+                f"Of the region's ONNX nodes, {sum(strangers.values())} run on {', '.join(strangers)} rather than on "
+                f"{self._provider.execution}.",
+                hint="Allow it with --allow-cpu-fallback, or compile with --target cpu+npu.",
+            )

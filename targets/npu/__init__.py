@@ -1,0 +1,1 @@
+"""The NPU target: regions as ONNX QDQ models."""

@@ -1,0 +1,1 @@
+"""Each op's lowering to ONNX."""

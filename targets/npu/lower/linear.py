@@ -1,0 +1,70 @@
+"""Products with a weight: MatMul over a dequantized matrix, with bias and residual."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mixplan.runtime.devices.npu_tensors import node_weights
+from mixplan.runtime.plan import Node, Value
+from mixplan.targets.npu.lower.base import Lowering, attrs_of
+from mixplan.targets.npu.lower.quantize import quantize_dequantize, rounding_check
+from mixplan.targets.npu.lower.weights import product, weight_check
+from mixplan.targets.npu.providers.base import ProviderRules
+
+if TYPE_CHECKING:
+    from mixplan.targets.npu.graph import Graph
+
+__all__ = ["LINEAR", "float_input", "rounded_check", "rounded_input"]
+
+
+def float_input(g: Graph, node: Node) -> str:
+    """The input of a product of floats, rounded to bf16 where the node says so."""
+    x = g.value(node.inputs[0])
+    return g.cast(g.cast(x, "bf16"), "f32") if attrs_of(node)["activation_dtype"] == "bf16" else x
+
+
+def rounded_input(g: Graph, node: Node) -> str:
+    """The input of a product of integers, as the numbers that the integers stand for.
+
+    Codes that come from outside the region, made row by row, are multiplied by their own scales.
+    """
+    if node.inputs[0] in g.rounded:
+        return g.rounded[node.inputs[0]]
+    codes, scales, shape = g.cast(g.value(node.inputs[0]), "f32"), g.value(node.inputs[1]), g.shape(node.inputs[0])
+    groups, width = g.shape(node.inputs[1])[-1], shape[-1]
+    assert isinstance(groups, int) and isinstance(width, int)
+    apart = g.reshape(codes, (*shape[:-1], groups, width // groups))
+    numbers = g.reshape(g.op("Mul", apart, g.op("Unsqueeze", scales, g.integers([-1]))), shape)
+    columns = int(attrs_of(node)["columns"])
+    made = numbers if columns == width else g.part(numbers, len(shape) - 1, 0, columns)
+    g.rounded[node.inputs[0]] = made
+    return made
+
+
+def _finish(g: Graph, node: Node, y: str, bias: int, residual: int) -> None:
+    if bias >= 0:
+        y = g.op("Add", y, g.value(bias))
+    if residual >= 0:
+        y = g.op("Add", y, g.value(residual))
+    if g.rules.quantized_outputs and g.plan.values[node.outputs[0]].name in g.ranges:
+        y = quantize_dequantize(g, y, g.plan.values[node.outputs[0]].name)
+    g.bind(node.outputs[0], y)
+
+
+def _linear(g: Graph, node: Node) -> None:
+    bias, residual = [*node.inputs, -1, -1, -1, -1, -1][4:6]
+    _finish(g, node, product(g, float_input(g, node), node_weights(node, g.plan.values)[0]), bias, residual)
+
+
+def _linear_q(g: Graph, node: Node) -> None:
+    bias, residual = [*node.inputs, -1, -1, -1][6:8]
+    _finish(g, node, product(g, rounded_input(g, node), node_weights(node, g.plan.values)[0]), bias, residual)
+
+
+def rounded_check(node: Node, values: Sequence[Value], rules: ProviderRules) -> str:
+    """What stands against a product of integers."""
+    return rounding_check(node, values, rules) or weight_check(node, values, rules)
+
+
+LINEAR: dict[str, Lowering] = {"linear": Lowering(_linear, weight_check), "linear_q": Lowering(_linear_q, rounded_check)}

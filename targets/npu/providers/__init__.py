@@ -1,0 +1,1 @@
+"""What each onnxruntime execution provider takes, one table a file."""

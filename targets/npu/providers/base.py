@@ -1,0 +1,48 @@
+"""The record of what an execution provider takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["ACTIVATIONS", "Activation", "ProviderRules"]
+
+
+@dataclass(frozen=True)
+class Activation:
+    """An integer type of activations: its element type, and whether 0 is in the middle of its range."""
+
+    kind: str
+    low: int
+    high: int
+    symmetric: bool
+
+
+ACTIVATIONS: dict[str, Activation] = {
+    "uint8": Activation("u8", 0, 255, False),
+    "int8": Activation("i8", -127, 127, True),
+    "uint16": Activation("u16", 0, 65535, False),
+    "int16": Activation("i16", -32767, 32767, True),
+}
+"""The integer types that activations may have, by the name that users give."""
+
+
+@dataclass(frozen=True)
+class ProviderRules:
+    """What a provider's documentation says that it takes.
+
+    opset: the version of the ONNX operators. activations: the integer types, the first of them if nothing is said; () where it takes no
+    quantized tensors. weights: element types of quantized weights. per_channel: whether each output channel may have its own scale.
+    block_wise: whether a group of columns may. quantized_outputs: whether a product counts as quantized only where its result is, too.
+    power_of_two: whether scales of activations must be powers of two. source: where this stands.
+    """
+
+    name: str
+    opset: int
+    activations: tuple[str, ...]
+    weights: tuple[str, ...]
+    per_channel: bool
+    block_wise: bool
+    quantized_outputs: bool
+    source: str
+    power_of_two: bool = False
+    note: str = ""

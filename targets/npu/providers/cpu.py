@@ -1,0 +1,19 @@
+"""onnxruntime's own CPU provider: everything that the ONNX operators of this opset define."""
+
+from __future__ import annotations
+
+from mixplan.targets.npu.providers.base import ProviderRules
+
+__all__ = ["RULES"]
+
+RULES = ProviderRules(
+    name="cpu",
+    # The first with 4-bit elements and DequantizeLinear over blocks.
+    opset=21,
+    activations=("uint8", "int8", "uint16", "int16"),
+    weights=("i8", "u8", "i4", "u4"),
+    per_channel=True,
+    block_wise=True,
+    quantized_outputs=False,
+    source="https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html",
+)

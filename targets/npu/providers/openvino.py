@@ -1,0 +1,19 @@
+"""Intel's OpenVINO provider, on the NPU."""
+
+from __future__ import annotations
+
+from mixplan.targets.npu.providers.base import ProviderRules
+
+__all__ = ["RULES"]
+
+RULES = ProviderRules(
+    name="openvino",
+    opset=21,
+    activations=("uint8", "int8"),
+    weights=("i8", "u8", "i4", "u4"),
+    per_channel=True,
+    block_wise=True,
+    quantized_outputs=False,
+    source="https://onnxruntime.ai/docs/execution-providers/OpenVINO-ExecutionProvider.html",
+    note="static shapes; what is float is computed in fp16",
+)

@@ -1,0 +1,28 @@
+"""The rules of all providers, by name."""
+
+from __future__ import annotations
+
+from mixplan.runtime.errors import OptionError
+from mixplan.targets.npu.providers import cann, cpu, openvino, qnn, vitisai
+from mixplan.targets.npu.providers.base import ACTIVATIONS, Activation, ProviderRules
+
+__all__ = ["RULES", "activation_type", "provider_rules"]
+
+RULES: dict[str, ProviderRules] = {rules.name: rules for rules in (cpu.RULES, qnn.RULES, vitisai.RULES, cann.RULES, openvino.RULES)}
+
+
+def provider_rules(name: str) -> ProviderRules:
+    """The rules of the provider called `name`. OptionError where there is none."""
+    if name not in RULES:
+        raise OptionError(f"there is no NPU provider {name!r}.", hint=f"Providers: {', '.join(RULES)}.")
+    return RULES[name]
+
+
+def activation_type(rules: ProviderRules, wanted: str) -> Activation | None:
+    """The integer type `wanted`, or the provider's first where it is ""; None where it takes none. OptionError for one it does not take."""
+    if not wanted:
+        return ACTIVATIONS[rules.activations[0]] if rules.activations else None
+    if wanted not in rules.activations:
+        allowed = ", ".join(rules.activations) or "none: it takes float models alone"
+        raise OptionError(f"the provider {rules.name} takes no activations of type {wanted!r}; allowed: {allowed}.")
+    return ACTIVATIONS[wanted]

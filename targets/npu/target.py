@@ -1,0 +1,85 @@
+"""The NPU target: what it supports, and how it compiles a region."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from mixplan.runtime.devices.npu_tensors import region_tensors
+from mixplan.runtime.errors import MissingExtraError, OptionError
+from mixplan.runtime.plan import Node, Plan, Region, Value
+from mixplan.targets.base import Capabilities, CompiledRegion, CompileOptions, Support
+from mixplan.targets.npu.lower.table import unsupported_reason
+from mixplan.targets.npu.providers.base import ProviderRules
+from mixplan.targets.npu.providers.table import RULES, activation_type, provider_rules
+
+__all__ = ["NpuTarget"]
+
+
+@dataclass(frozen=True)
+class NpuTarget:
+    """Compiles regions to ONNX models for one onnxruntime execution provider; a level is a provider."""
+
+    provider: str = "cpu"
+
+    @property
+    def name(self) -> str:
+        """The name by which plans and users ask for it."""
+        return "npu"
+
+    @property
+    def rules(self) -> ProviderRules:
+        """What the provider takes."""
+        return provider_rules(self.provider)
+
+    def for_provider(self, provider: str) -> NpuTarget:
+        """The same target for another provider. OptionError where there is none of that name."""
+        return NpuTarget(provider_rules(provider).name)
+
+    def capabilities(self) -> Capabilities:
+        """Available where onnx is installed."""
+        found = find_spec("onnx") is not None
+        available = Support(found, "" if found else "onnx is not installed; pip install 'mixplan[npu]'")
+        formats = ("f32", "bf16", "i8", "i6", "i5", "i4", "i3", "i2")
+        notes = {rules.name: rules.note for rules in RULES.values() if rules.note}
+        return Capabilities(self.name, available, tuple(RULES), formats, ("f32", "bf16", "i8"), notes)
+
+    def resolve_levels(self, wanted: Sequence[str]) -> tuple[str, ...]:
+        """The provider: levels of other targets, which `wanted` may hold, are not for this one."""
+        return (self.provider,)
+
+    def supports(self, node: Node, values: Sequence[Value]) -> Support:
+        """See Target.supports."""
+        reason = unsupported_reason(node, values, self.rules)
+        return Support(not reason, reason)
+
+    def compile(self, plan: Plan, region: Region, options: CompileOptions) -> CompiledRegion:
+        """See Target.compile. Needs `options.ranges` of the activations that the plan quantizes: OptionError where one is missing."""
+        if find_spec("onnx") is None:
+            raise MissingExtraError("The NPU target", "npu")
+        from mixplan.targets.npu.graph import Range
+        from mixplan.targets.npu.model import region_model
+
+        activation = activation_type(self.rules, options.activation)
+        ranges = {name: Range(low, high) for name, (low, high) in options.ranges.items()}
+        model = region_model(plan, region, self.rules, ranges=ranges, activation=activation)
+        return CompiledRegion(
+            {self.provider: model.SerializeToString(deterministic=True)},
+            metadata={
+                "provider": self.provider,
+                "opset": self.rules.opset,
+                "rules": self.rules.source,
+                "onnx_nodes": len(model.graph.node),
+                "data_bytes": sum(one.tensor.nbytes for one in region_tensors(plan, region)),
+            },
+            suffix="onnx",
+        )
+
+
+def check_activation(provider: str, activation: str) -> None:
+    """OptionError where the provider has no such type of activations."""
+    rules = provider_rules(provider)
+    if activation and not rules.activations:
+        raise OptionError(f"the provider {provider} takes float models alone, so that --activation-type {activation} has no meaning.")
+    activation_type(rules, activation)

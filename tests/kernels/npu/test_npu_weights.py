@@ -1,0 +1,150 @@
+"""Weights of every format, and activations with static scales, in onnxruntime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mixplan.runtime.dtypes import DType
+from mixplan.runtime.errors import OptionError, UnsupportedError
+from mixplan.runtime.formats import WeightFormat
+from mixplan.runtime.packing import Packed, Quantized, interleave_gated, pack, quantize_act, unpack
+from mixplan.targets.npu.graph import Range
+from mixplan.targets.npu.lower.quantize import static_scale
+from mixplan.targets.npu.lower.table import unsupported_reason
+from mixplan.targets.npu.providers.base import ACTIVATIONS
+from mixplan.targets.npu.providers.table import RULES, provider_rules
+
+Compare = Callable[..., None]
+ROWS, COLUMNS = 24, 70  # not whole blocks of 16, nor whole groups of 32
+FORMATS = {
+    "f32": WeightFormat(32),
+    "bf16": WeightFormat(16),
+    "i8": WeightFormat(8),
+    "i8 asym": WeightFormat(8, 0, False),
+    "i8 g32": WeightFormat(8, 32, True, DType.f16),
+    "i6": WeightFormat(6, 64, True, DType.f16),
+    "i5": WeightFormat(5, 32, True, DType.i8),
+    "i4": WeightFormat(4, 32, True, DType.f16),
+    "i4 asym": WeightFormat(4, 32, False, DType.f32),
+    "i3": WeightFormat(3, 32, True, DType.f16),
+    "i2 asym": WeightFormat(2, 64, False, DType.f16),
+}
+
+
+def _packed(fmt: WeightFormat, seed: int) -> Packed:
+    rng = np.random.default_rng(seed)
+    if not fmt.quantized:
+        return pack(fmt, rng.standard_normal((ROWS, COLUMNS)).astype(np.float32))
+    groups = fmt.groups(COLUMNS)
+    scales = rng.uniform(0.01, 0.1, (ROWS, groups)).astype(np.float32)
+    if fmt.two_level:
+        scales = (np.full((ROWS, 1), 2.0**-9) * rng.integers(1, 128, (ROWS, groups))).astype(np.float32)
+    zeros = None if fmt.symmetric else rng.integers(0, fmt.levels, (ROWS, groups)).astype(np.uint8)
+    return pack(fmt, Quantized(rng.integers(0, fmt.levels, (ROWS, COLUMNS)).astype(np.uint8), scales, zeros))
+
+
+def _attrs(fmt: WeightFormat) -> dict[str, Any]:
+    return {"format": fmt.name, "rows": ROWS, "columns": COLUMNS, "group_size": fmt.group_size}
+
+
+def _constants(nodes: Any, packed: Packed) -> list[int]:
+    return [nodes.const(packed.get(role)) for role in ("weight", "scales", "zeros")]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_products_and_rows_of_every_format(nodes: Any, compare: Compare, name: str) -> None:
+    fmt, rng = FORMATS[name], np.random.default_rng(1)
+    x = nodes.input(rng.standard_normal((1, 5, COLUMNS)).astype(np.float32))
+    ids = nodes.input(rng.integers(0, ROWS, (1, 5)))
+    one, other = _packed(fmt, 2), _packed(fmt, 3)
+    weight, gated = _constants(nodes, one), _constants(nodes, interleave_gated(one, other))
+    bias, both = nodes.const(rng.standard_normal(ROWS).astype(np.float32)), nodes.const(rng.standard_normal((2, ROWS)).astype(np.float32))
+    residual = nodes.input(rng.standard_normal((1, 5, ROWS)).astype(np.float32))
+    outputs = [
+        *nodes.node("linear", [x, *weight, bias, residual], **_attrs(fmt)),
+        *nodes.node("linear", [x, *weight], **_attrs(fmt), activation_dtype="bf16"),
+        *nodes.node("gated_linear", [x, *gated, both], **_attrs(fmt), activation="gelu_tanh"),
+        *nodes.node("embedding", [ids, *weight], **_attrs(fmt)),
+    ]
+    compare(nodes, outputs, rtol=2e-5, atol=2e-4)
+
+
+@pytest.mark.parametrize("name", ["uint8", "int8", "uint16", "int16"])
+def test_static_scales(nodes: Any, run: Any, name: str) -> None:
+    """The product of what QuantizeLinear makes of x, worked out here from the definition."""
+    fmt, rng = FORMATS["i4"], np.random.default_rng(1)
+    data = rng.standard_normal((1, 5, COLUMNS)).astype(np.float32) + 0.5
+    x, packed = nodes.input(data), _packed(fmt, 2)
+    codes = nodes.node("quantize_act", [x], group=32)
+    outputs = nodes.node("linear_q", [*codes, *_constants(nodes, packed)], **_attrs(fmt))
+    low, high = -1.0, 2.25  # narrower than the data: what is outside is clipped
+    (got,) = run(nodes, outputs, activation=name, ranges={nodes.values[codes[0]].name: (low, high)})
+    kind = ACTIVATIONS[name]
+    step = (high - low) / (kind.high - kind.low) if not kind.symmetric else 2 * high / (kind.high - kind.low)
+    zero = round(kind.low - low / step) if not kind.symmetric else 0
+    least = kind.low if not kind.symmetric else kind.low - 1  # QuantizeLinear fills the whole type
+    seen = (np.clip(np.rint(data / np.float32(step)) + zero, least, kind.high) - zero) * np.float32(step)
+    wanted = seen @ unpack(fmt, packed, ROWS, COLUMNS).T
+    # A number halfway between two codes may fall to either side: one step of one column.
+    np.testing.assert_allclose(got, wanted, 1e-4, 2e-4 + step)
+    assert np.abs(got - wanted).mean() < 1e-4 + step / 20
+
+
+def test_codes_that_leave_the_region_are_made_row_by_row(nodes: Any, compare: Compare) -> None:
+    rng = np.random.default_rng(5)
+    x = nodes.input(np.concatenate([rng.standard_normal((1, 4, 70)), np.zeros((1, 1, 70))], axis=1).astype(np.float32))
+    outputs = [*nodes.node("quantize_act", [x], group=32), *nodes.node("rms_norm_quant", [x], eps=1e-5, group=0)]
+    compare(nodes, outputs, rtol=1e-6, atol=1e-6)
+
+
+def test_codes_that_come_from_outside_keep_their_own_scales(nodes: Any, compare: Compare) -> None:
+    fmt, rng = FORMATS["i4"], np.random.default_rng(1)
+    made = quantize_act(rng.standard_normal((1, 5, COLUMNS)).astype(np.float32), 32)
+    outputs = nodes.node("linear_q", [*(nodes.input(array) for array in made), *_constants(nodes, _packed(fmt, 2))], **_attrs(fmt))
+    compare(nodes, outputs, rtol=1e-4, atol=1e-3)
+
+
+def test_without_a_range_an_activation_is_refused(nodes: Any, run: Any) -> None:
+    x = nodes.input(np.ones((1, 5, COLUMNS), np.float32))
+    codes = nodes.node("quantize_act", [x], group=32)
+    outputs = nodes.node("linear_q", [*codes, *_constants(nodes, _packed(FORMATS["i4"], 2))], **_attrs(FORMATS["i4"]))
+    with pytest.raises(OptionError, match="needs a static scale") as caught:
+        run(nodes, outputs)
+    assert "--text" in str(caught.value)
+
+
+def test_scales_fill_the_type() -> None:
+    scale, zero = static_scale(Range(-1.0, 3.0), ACTIVATIONS["uint8"])
+    assert scale == pytest.approx(4 / 255) and zero == 64
+    assert static_scale(Range(1.0, 3.0), ACTIVATIONS["uint8"]) == (pytest.approx(3 / 255), 0)  # 0 stays exact
+    assert static_scale(Range(-2.0, 1.0), ACTIVATIONS["int8"]) == (pytest.approx(2 / 127), 0)
+    assert static_scale(Range(0.0, 0.0), ACTIVATIONS["int16"])[0] == 1.0
+    assert static_scale(Range(-2.0, 1.0), ACTIVATIONS["int8"], power_of_two=True) == (2.0**-5, 0)
+
+
+def test_providers_refuse_what_they_do_not_take(nodes: Any) -> None:
+    x = nodes.input(np.ones((1, 5, COLUMNS), np.float32))
+    for name in ("i4", "i8", "f32"):
+        nodes.node("linear", [x, *_constants(nodes, _packed(FORMATS[name], 2))], **_attrs(FORMATS[name]))
+    refused = {rules.name: [bool(unsupported_reason(n, nodes.values, rules)) for n in nodes.made] for rules in RULES.values()}
+    assert refused == {
+        "cpu": [False, False, False],
+        "qnn": [True, False, False],
+        "vitisai": [True, True, False],
+        "cann": [True, True, False],
+        "openvino": [False, False, False],
+    }
+    assert "one scale for a tensor" in unsupported_reason(nodes.made[1], nodes.values, provider_rules("vitisai"))
+
+
+def test_a_codebook_is_refused_with_its_name(nodes: Any, run: Any) -> None:
+    fmt = WeightFormat(4, 32, True, DType.f16, nonuniform=True)
+    packed = pack(fmt, Quantized(np.zeros((ROWS, COLUMNS), np.uint8), np.ones((ROWS, 3), np.float32)))
+    x = nodes.input(np.ones((1, 5, COLUMNS), np.float32))
+    outputs = nodes.node("linear", [x, *_constants(nodes, packed)], **_attrs(fmt))
+    with pytest.raises(UnsupportedError, match="codebook"):
+        run(nodes, outputs)
