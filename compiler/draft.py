@@ -26,13 +26,15 @@ from mixplan.compiler.lowering import Lowered, lower
 from mixplan.compiler.options import Options
 from mixplan.compiler.output import reporting_disk_errors
 from mixplan.compiler.partition import Partition, partition
+from mixplan.compiler.placing.boundaries import check_boundaries
+from mixplan.compiler.placing.partition import partition_mixed
 from mixplan.compiler.provenance import provenance
 from mixplan.compiler.tuning import collector_paused
 from mixplan.compiler.units import Units
 from mixplan.passes.base import PassContext
 from mixplan.passes.manager import PipelineReport
 from mixplan.runtime.errors import InternalError, PlanError
-from mixplan.runtime.plan import SCHEMA_VERSION, FileEntry, Plan, Value
+from mixplan.runtime.plan import SCHEMA_VERSION, AttentionLayer, FileEntry, Plan, Provenance, Value
 from mixplan.runtime.plan_check import check_plan
 
 __all__ = ["Draft", "Written", "copy_graph", "make_draft", "write_draft"]
@@ -80,7 +82,7 @@ def make_draft(captured: Captured, constants: Constants, options: Options, clock
         lowered: Lowered = clock.run("lower", lambda: lower(passed.graph, constants))
     kept = attention_layers(lowered, options.attention)
     lowered = with_scores(lowered, kept, options.attention)
-    parts = partition(lowered.values, lowered.nodes, lowered.outputs, options.units.targets())
+    parts = _partition(captured, lowered, kept, options)
     layout = make_layout(lowered.values, lowered.sources, options.shard_bytes)
     decisions, bits = make_decisions(lowered, context.decisions, tied, options.scheme)
     values = [msgspec.structs.replace(v, tensor=layout.tensors[i]) if i in layout.tensors else v for i, v in enumerate(lowered.values)]
@@ -98,10 +100,31 @@ def make_draft(captured: Captured, constants: Constants, options: Options, clock
         effective_bits=bits.achieved,
         provenance=provenance(captured, options.texts, options.seed),
         passes=dict(passed.matches),
-        rejections=tuple(str(rejection) for rejection in context.rejections),
+        rejections=(*(str(rejection) for rejection in context.rejections), *parts.notes),
     )
     _check(plan)
     return Draft(plan, tuple(values), lowered, layout, parts, passed, context, bits)
+
+
+def _partition(captured: Captured, lowered: Lowered, kept: tuple[AttentionLayer, ...], options: Options) -> Partition:
+    targets, rules = options.units.targets(), options.units.placing
+    if rules is None:
+        return partition(lowered.values, lowered.nodes, lowered.outputs, targets)
+    plan = Plan(
+        schema_version=SCHEMA_VERSION,
+        name="",
+        model=captured.model,
+        values=tuple(lowered.values),
+        nodes=tuple(lowered.nodes),
+        regions=(),
+        outputs=lowered.outputs,
+        attention=kept,
+        max_step_tokens=options.max_step_tokens,
+        decisions=(),
+        effective_bits=0.0,
+        provenance=Provenance(source_format="", source_name="", source_files={}, options={}, versions={}),
+    )
+    return partition_mixed(plan, targets, rules)
 
 
 def write_draft(
@@ -133,6 +156,7 @@ def write_draft(
             kernels = pool.submit(clock.timed, "kernels", lambda: build_regions(draft.plan, units))
             known = _weights(root, draft, constants, clock)
             built = kernels.result()
+    check_boundaries(draft.plan, [(one.region, one.compiled) for one in built])
     plan = msgspec.structs.replace(draft.plan, regions=write_regions(root, built))
     with reporting_disk_errors(root):
         for name, data in sorted(captured.files.items()):

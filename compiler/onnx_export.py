@@ -122,11 +122,15 @@ def _whole(plan: Plan) -> Region:
 
 
 def _check(plan: Plan, rules: ProviderRules) -> None:
-    refused = {f"{node.name} ({reason})": None for node in plan.nodes if (reason := unsupported_reason(node, plan.values, rules))}
+    refused: dict[str, list[str]] = {}
+    for node in plan.nodes:
+        if reason := unsupported_reason(node, plan.values, rules):
+            refused.setdefault(reason, []).append(node.name)
     if refused:
+        groups = (f"{', '.join(names[:4])}{', ...' if len(names) > 4 else ''} ({reason})" for reason, names in refused.items())
         raise UnsupportedError(
-            f"{len(refused)} nodes of {plan.name} cannot be put into an ONNX model for the provider {rules.name}: "
-            f"{'; '.join(list(refused)[:8])}{'; ...' if len(refused) > 8 else ''}.",
+            f"{sum(map(len, refused.values()))} nodes of {plan.name} cannot be put into an ONNX model for the provider {rules.name}: "
+            f"{'; '.join(groups)}.",
             hint="Compile with formats that it takes (see docs/reference/npu.md), or export for another --provider.",
         )
 

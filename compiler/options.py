@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from mixplan.compiler.attention import KV_FORMATS, SCORES, AttentionRules, parse_rules
+from mixplan.compiler.placing.rules import PlacingRules
 from mixplan.compiler.units import Units, parse_units
 from mixplan.passes.base import PassOptions, Scaler
 from mixplan.passes.manager import PassManager
@@ -112,6 +113,7 @@ def parse_options(
     shard_bytes: int,
     provider: str | None = None,
     activation_type: str | None = None,
+    placing: PlacingRules | None = None,
 ) -> Options:
     """Raises OptionError for what is not allowed."""
 
@@ -123,10 +125,10 @@ def parse_options(
     parsed = parse_scheme(named, group_size=group_of(named), asymmetric=not symmetric)
     label = str(parsed) if source is None else SOURCE if source == "f32" else f"{SOURCE}:A8"
     rules = tuple(parse_override(text, group_size=group_of(text.rpartition("=")[2]), asymmetric=not symmetric) for text in overrides)
-    units = parse_units(targets, provider, activation_type, isa)
+    units = parse_units(targets, provider, activation_type, isa, placing)
     if group_size not in GROUP_SIZES:
         raise OptionError(f"group_size is {group_size}; allowed are {', '.join(map(str, GROUP_SIZES))}.")
-    pass_options = PassOptions(scheme=parsed, overrides=rules, target=targets[0], user_passes=tuple(passes))
+    pass_options = PassOptions(scheme=parsed, overrides=rules, target=units.names[0], user_passes=tuple(passes))
     if not 1 <= max_step_tokens <= 8192:
         raise OptionError(f"max_step_tokens is {max_step_tokens}; allowed are 1 to 8192.")
     attention = _attention(kv_dtype, attention_scores, "f32" if label == "FP32" else "f16")

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from mixplan.runtime.plan import Node, Region, Value
 from mixplan.targets.base import Support, Target
 
-__all__ = ["Partition", "partition"]
+__all__ = ["FALLBACK", "Partition", "Run", "cut_regions", "partition", "supports"]
 
-_FALLBACK = "reference"
+FALLBACK = "reference"
 _TINY = 4
 
 
@@ -21,6 +21,8 @@ class Partition:
     nodes: list[Node]
     regions: list[Region]
     refused: list[tuple[str, str, str]]
+    # Why single nodes are not where they might be, for the plan's rejections.
+    notes: tuple[str, ...] = ()
 
 
 def partition(values: Sequence[Value], nodes: Sequence[Node], outputs: Sequence[int], targets: Sequence[Target]) -> Partition:
@@ -36,24 +38,24 @@ def partition(values: Sequence[Value], nodes: Sequence[Node], outputs: Sequence[
     for index, node in enumerate(nodes):
         device = ""
         for target in targets:
-            support = _supports(target, node, values)
+            support = supports(target, node, values)
             if support.ok:
                 device = target.name
                 break
             if not reasons.get(index):
                 reasons[index] = f"{target.name}: {support.reason}"
         if not device:
-            device = _FALLBACK
+            device = FALLBACK
             refused.append((node.name, node.op, reasons[index]))
         devices.append(device)
     order = _schedule(nodes, devices) if len(set(devices)) > 1 else list(range(len(nodes)))
     placed = [nodes[i] for i in order]
     runs = _absorb(placed, _runs([devices[i] for i in order]))
     named = {nodes[i].name: reason for i, reason in reasons.items()}
-    return Partition(placed, _regions(values, placed, outputs, runs, named), refused)
+    return Partition(placed, cut_regions(values, placed, outputs, runs, _reasons(placed, runs, named)), refused)
 
 
-def _supports(target: Target, node: Node, values: Sequence[Value]) -> Support:
+def supports(target: Target, node: Node, values: Sequence[Value]) -> Support:
     """What the target answers. One of another package that fails instead of answering is passed over, like one that says no."""
     try:
         return target.supports(node, values)
@@ -106,22 +108,31 @@ def _absorb(nodes: Sequence[Node], runs: list[Run]) -> list[Run]:
     heavy = ("linear", "linear_q", "gated_linear", "gated_linear_q", "grouped_linear", "embedding", "attention", "matmul")
     devices: list[str] = []
     for k, (device, start, stop) in enumerate(runs):
-        between = 0 < k < len(runs) - 1 and runs[k - 1][0] == runs[k + 1][0] == _FALLBACK
+        between = 0 < k < len(runs) - 1 and runs[k - 1][0] == runs[k + 1][0] == FALLBACK
         tiny = between and stop - start < _TINY and not any(nodes[i].op in heavy for i in range(start, stop))
-        devices += [_FALLBACK if tiny else device] * (stop - start)
+        devices += [FALLBACK if tiny else device] * (stop - start)
     return _runs(devices)
 
 
-def _regions(
-    values: Sequence[Value], nodes: Sequence[Node], outputs: Sequence[int], runs: Sequence[Run], reasons: dict[str, str]
+def _reasons(nodes: Sequence[Node], runs: Sequence[Run], reasons: dict[str, str]) -> list[str]:
+    """For each stretch of the reference device, why its nodes are there."""
+    found = []
+    for device, start, stop in runs:
+        why = dict.fromkeys(reasons[node.name] for node in nodes[start:stop] if node.name in reasons)
+        found.append("; ".join(why) if device == FALLBACK else "")
+    return found
+
+
+def cut_regions(
+    values: Sequence[Value], nodes: Sequence[Node], outputs: Sequence[int], runs: Sequence[Run], reasons: Sequence[str]
 ) -> list[Region]:
+    """A region for each stretch of nodes, with what crosses its borders."""
     last: dict[int, int] = {v: i for i, node in enumerate(nodes) for v in node.inputs}
     last.update((v, len(nodes)) for v in outputs)
     regions = []
-    for k, (device, start, stop) in enumerate(runs):
+    for k, ((device, start, stop), reason) in enumerate(zip(runs, reasons, strict=True)):
         made = [v for node in nodes[start:stop] for v in node.outputs]
         used = dict.fromkeys(v for node in nodes[start:stop] for v in node.inputs if v >= 0 and values[v].kind != "const")
-        why = dict.fromkeys(reasons[n.name] for n in nodes[start:stop] if n.name in reasons)
         regions.append(
             Region(
                 name=f"r{k}_{device}",
@@ -130,7 +141,7 @@ def _regions(
                 stop=stop,
                 inputs=tuple(v for v in used if v not in set(made)),
                 outputs=tuple(v for v in made if last.get(v, -1) >= stop),
-                reason="; ".join(why) if device == _FALLBACK else "",
+                reason=reason,
             )
         )
     return regions

@@ -16,6 +16,7 @@ from mixplan.compiler.frontends import Captured, open_checkpoint
 from mixplan.compiler.layout import SHARD_BYTES
 from mixplan.compiler.options import Options, parse_options
 from mixplan.compiler.output import new_directory, reporting_disk_errors
+from mixplan.compiler.placing.rules import parse_placing
 from mixplan.compiler.report import CompileReport, RegionSummary, summarize_schemes
 from mixplan.compiler.scaling import InputScaler
 from mixplan.compiler.search.costs import PROBE
@@ -76,6 +77,11 @@ def compile(  # noqa: A001 - the package's verb
     scaling: str | None = None,
     provider: str | None = None,
     activation_type: str | None = None,
+    place_tokens: int | None = None,
+    move_above: str | None = None,
+    boundary_below: str | None = None,
+    transfer: str | None = None,
+    unit_costs: Sequence[str] = (),
 ) -> CompileReport:
     """Compile a checkpoint (a Hugging Face directory, a GGUF file, an nn.Module in memory) into the plan directory `output`.
 
@@ -101,6 +107,11 @@ def compile(  # noqa: A001 - the package's verb
     provider: of the npu target, an onnxruntime execution provider: cpu (the default), qnn, vitisai, cann or openvino. activation_type:
     there, of activations that a scheme rounds: uint8, int8, uint16 or int16, as far as the provider takes them. Their scales are static, so
     such a scheme needs a text. See docs/how-to/run-on-an-npu.md.
+
+    targets of one name such as "cpu+npu": compute units that share the plan, each node where the step is cheapest. place_tokens: of the
+    step that costs are worked out for (256). A region leaves the first unit only where its compute takes more than move_above there
+    ("100us") and less than boundary_below crosses its borders ("1MB"). transfer: "8GB/s+20us", a rate and a time. unit_costs: what
+    a target does not know of itself, as in "npu:int8=40TOPS,bandwidth=60GB/s,call=50us". See docs/explanation/placement.md.
 
     The plan appears whole or not at all. Options are checked before the checkpoint is opened, overrides against the model's layers before
     weights are read or kernels compiled. Raises CheckpointError, UnsupportedError (naming node, op and source line), OptionError,
@@ -128,6 +139,10 @@ def compile(  # noqa: A001 - the package's verb
         quantizer=quantizer,
         scaling=fitting.scaling,
     )
+    stated = (place_tokens, move_above, boundary_below, transfer, *unit_costs)
+    placing = parse_placing(
+        tokens=place_tokens, move_above=move_above, boundary_below=boundary_below, transfer=transfer, unit_costs=unit_costs
+    )
     options = parse_options(
         scheme=(scheme or "W4A8") if request is None else str(PROBE),
         group_size=group_size,
@@ -144,6 +159,7 @@ def compile(  # noqa: A001 - the package's verb
         shard_bytes=shard_bytes,
         provider=provider,
         activation_type=activation_type,
+        placing=placing if any(one is not None for one in stated) else None,
     )
     check_static(options, fitting, searches=request is not None)
     options = options.with_facts(fitting.facts) if request is None else options.searched(request.promise.label, request.facts)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
+from mixplan.compiler.placing.rules import PlacingRules
 from mixplan.runtime.errors import OptionError
 from mixplan.runtime.plan import Plan
 from mixplan.targets.base import CompileOptions, Target
@@ -33,6 +34,8 @@ class Units:
     activation: str = ""
     levels: tuple[str, ...] = ()
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    placing: PlacingRules | None = None
+    """How to weigh the targets against each other; None gives a node to the first that takes it."""
 
     def target(self, name: str) -> Target:
         """The target called `name`."""
@@ -68,8 +71,23 @@ class Units:
         return tuple(found)
 
 
-def parse_units(names: Sequence[str], provider: str | None, activation: str | None, levels: Sequence[str] | None) -> Units:
-    """Raises OptionError for names that are not known, and for choices that no target of these has."""
+def parse_units(
+    names: Sequence[str], provider: str | None, activation: str | None, levels: Sequence[str] | None, placing: PlacingRules | None
+) -> Units:
+    """Raises OptionError for names that are not known, and for choices that no target of these has.
+
+    A name such as cpu+npu weighs targets against each other, by `placing`; that is an error where it is given and nothing is weighed.
+    """
+    mixed = [name for name in names if "+" in name]
+    if mixed and len(names) > 1:
+        raise OptionError(f"targets are {', '.join(names)}; {mixed[0]} stands for all of them.", hint="Give --target A+B, or A,B.")
+    names = tuple(mixed[0].split("+")) if mixed else tuple(names)
+    if len(set(names)) != len(names):
+        raise OptionError(f"targets are {', '.join(names)}; one is named twice.")
+    if placing is not None and not mixed:
+        raise OptionError(
+            f"options of placing are given, and nothing is weighed: the target is {' '.join(names)}.", hint="Give --target cpu+npu."
+        )
     if not names:
         raise OptionError("targets is empty; give at least one, such as 'cpu'.")
     for option, value in (("provider", provider), ("activation_type", activation)):
@@ -77,7 +95,9 @@ def parse_units(names: Sequence[str], provider: str | None, activation: str | No
             raise OptionError(
                 f"{option} is {value!r}, which is for the NPU, and the target is {' '.join(names)}.", hint="Give --target npu."
             )
-    units = Units(tuple(names), provider or "", activation or "", tuple(levels or ()))
+    units = Units(
+        tuple(names), provider or "", activation or "", tuple(levels or ()), placing=(placing or PlacingRules()) if mixed else None
+    )
     for target in units.targets():
         target.resolve_levels(levels or ())
     if activation is not None:

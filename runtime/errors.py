@@ -11,6 +11,7 @@
     │   ├── PromiseError         no plan keeps the promise that was asked for; says by how much, and what would be needed
     │   ├── PlanError            a plan that is malformed, tampered with, or of another schema version
     │   ├── RequestError         a step or generate call with wrong tokens, positions or sampling settings
+    │   ├── PlacementError       regions of several compute units that do not agree about a value at their border
     │   ├── ProviderError        an NPU's execution provider that is not here, or does not run all that it was given
     │   ├── CapacityError        out of KV pages, sequences or step tokens
     │   └── MissingExtraError    a command needs an optional dependency; names the pip line
@@ -34,6 +35,7 @@ __all__ = [
     "OptionError",
     "OutputError",
     "PassError",
+    "PlacementError",
     "PlanError",
     "PluginError",
     "PromiseError",
@@ -91,6 +93,10 @@ class PromiseError(UserError):
 
 class PlanError(UserError):
     """A plan that must not be run as it stands."""
+
+
+class PlacementError(UserError):
+    """Regions of several compute units whose borders do not fit."""
 
 
 class ProviderError(UserError):

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from mixplan.runtime.plan import Node, Plan, Region, Value
+from mixplan.runtime.plan import Node, Plan, Region, Shape, Value
 
-__all__ = ["Capabilities", "CompileOptions", "CompiledRegion", "Metadata", "Support", "Target"]
+__all__ = ["Capabilities", "CompileOptions", "CompiledRegion", "CostModel", "CostedTarget", "Metadata", "Port", "Support", "Target"]
 
 Metadata: TypeAlias = dict[str, str | int | float | list[str]]
 
@@ -59,13 +59,47 @@ class CompileOptions:
 
 
 @dataclass(frozen=True)
+class CostModel:
+    """What a target's work takes: bytes/s of weights and KV cache, operations/s by what is multiplied (0: unknown, and left out), and
+    seconds for each call of a region. source: where the figures come from.
+    """
+
+    bandwidth: float
+    int8: float = 0.0
+    bf16: float = 0.0
+    f32: float = 0.0
+    call_seconds: float = 0.0
+    source: str = ""
+
+
+@runtime_checkable
+class CostedTarget(Protocol):
+    """A target that can be weighed against others."""
+
+    def cost_model(self) -> CostModel:
+        """What its work takes on this machine, or on the hardware that it is for."""
+
+
+@dataclass(frozen=True)
+class Port:
+    """How a target compiled a value at a region's border: its dtype by name, and dims, -1 for one that it leaves open."""
+
+    dtype: str
+    shape: Shape
+
+
+@dataclass(frozen=True)
 class CompiledRegion:
-    """A region's binaries by level, the source they were made from ("" if none), and facts for the report. suffix: of the files."""
+    """A region's binaries by level, the source they were made from ("" if none), and facts for the report. suffix: of the files.
+
+    ports: values at the region's borders, by index, as they were compiled; what is missing is as the plan declares.
+    """
 
     kernels: dict[str, bytes] = field(default_factory=dict)
     source: str = ""
     metadata: Metadata = field(default_factory=dict)
     suffix: str = "so"
+    ports: Mapping[int, Port] = field(default_factory=dict)
 
 
 @runtime_checkable

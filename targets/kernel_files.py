@@ -15,7 +15,8 @@ __all__ = ["write_kernels"]
 def write_kernels(root: Path, region: Region, compiled: CompiledRegion) -> Region:
     """Write a region's binaries and source below `root`; gives the region with the paths of these files."""
     kernels = {
-        level: _write(root, f"kernels/{region.name}.{level}.{compiled.suffix}", binary) for level, binary in sorted(compiled.kernels.items())
+        level: _write(root, f"kernels/{region.name}.{level}.{compiled.suffix}", binary)
+        for level, binary in sorted(compiled.kernels.items())
     }
     source = _write(root, f"sources/{region.name}.cpp", compiled.source.encode()) if compiled.source else ""
     return msgspec.structs.replace(region, kernels=kernels, source=source)

@@ -66,7 +66,9 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     metavar="DIR",
     help="Write the captured graph, and that after every pass that changed it.",
 )
-@click.option("--target", "targets", default="cpu", show_default=True, help="What the plan is for; see `mixplan targets`.")
+@click.option(
+    "--target", "targets", default="cpu", show_default=True, help="What the plan is for, see `mixplan targets`; A+B shares it out."
+)
 @click.option(
     "--provider", metavar="NAME", help="Of the npu target: qnn, vitisai, cann, openvino, or cpu for onnxruntime's own. Default: cpu."
 )
@@ -75,6 +77,11 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     metavar="TYPE",
     help="Of the npu target: uint8, int8, uint16 or int16 for rounded activations. Default: the provider's.",
 )
+@click.option("--place-tokens", type=int, metavar="N", help="With A+B: tokens of the step that costs are worked out for. Default: 256.")
+@click.option("--move-above", metavar="TIME", help="With A+B: a region leaves A only with more compute than this. Default: 100us.")
+@click.option("--boundary-below", metavar="SIZE", help="With A+B: and only with less than this at its borders. Default: 1MB.")
+@click.option("--transfer", metavar="RATE+TIME", help="With A+B: what handing values over takes. Default: 8GB/s+20us.")
+@click.option("--unit-cost", "unit_costs", multiple=True, metavar="UNIT:FACTS", help="With A+B: such as npu:int8=40TOPS,bandwidth=60GB/s.")
 @click.option("--isa", default="all", show_default=True, help="ISA levels to build, by comma; `native` is the best that this machine has.")
 @click.option(
     "--kv-dtype",
@@ -101,6 +108,7 @@ def compile_command(model: str, output: str, targets: str, isa: str, as_json: bo
     mixplan compile ./llama -o llama.plan --text wiki.txt --max-loss 1% --pin lm_head=W8A16
     mixplan compile ./llama -o llama.plan --text wiki.txt --max-latency 5ms --batch 1 --context 1024
     mixplan compile ./llama -o llama.plan --target npu --provider qnn --scheme W8A8 --text wiki.txt
+    mixplan compile ./llama -o llama.plan --target cpu+npu --scheme W4A16 --unit-cost npu:f32=4TFLOPS,bandwidth=60GB/s
     """
     from mixplan.compiler.pipeline import compile as compile_plan
     from mixplan.compiler.search.candidates import split_candidates

@@ -16,8 +16,9 @@ __all__ = ["explain_command"]
 @click.command(name="explain")
 @click.argument("plan", type=click.Path(path_type=Path))
 @click.argument("layer", required=False)
+@click.option("--placement", is_flag=True, help="Say instead why each region and node is on its compute unit.")
 @click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")
-def explain_command(plan: Path, layer: str | None, as_json: bool) -> None:
+def explain_command(plan: Path, layer: str | None, placement: bool, as_json: bool) -> None:
     """Say why the layers of PLAN have their formats; with LAYER, what else it could have had and at what cost.
 
     LAYER is a layer's exact name, or re:PATTERN for several. What a plan was promised, its candidates and measured figures stand in its
@@ -27,14 +28,38 @@ def explain_command(plan: Path, layer: str | None, as_json: bool) -> None:
     mixplan explain smol.plan
     mixplan explain smol.plan model.layers.0.mlp.down_proj
     mixplan explain smol.plan 're:.*v_proj' --json
+    mixplan explain smol.plan --placement
     """
+    from mixplan.runtime.explain_placement import explain_placement
     from mixplan.runtime.explain_plan import explain_layers, explain_plan
+
+    if placement:
+        if layer is not None:
+            raise click.UsageError("--placement is about the whole plan; leave LAYER out.")
+        placed = explain_placement(plan)
+        if as_json:
+            emit_json(placed)
+        else:
+            show(*_placement(placed))
+        return
 
     data = explain_plan(plan) if layer is None else explain_layers(plan, layer)
     if as_json:
         emit_json(data)
         return
     show(*(_plan(data) if layer is None else _layers(data)))
+
+
+def _placement(data: dict[str, Any]) -> Iterator[Any]:
+    regions = plain_table(data["plan"], "region", "device", "nodes:r", "why")
+    for row in data["regions"]:
+        regions.add_row(row["region"], row["device"], str(row["nodes"]), row["reason"])
+    yield regions
+    why = {row["region"]: row["reason"] for row in data["regions"]}
+    nodes = plain_table("\nNodes", "node", "op", "device", "why")
+    for row in data["nodes"]:
+        nodes.add_row(row["node"], row["op"], row["device"], "as its region" if row["reason"] == why[row["region"]] else row["reason"])
+    yield nodes
 
 
 def _plan(data: dict[str, Any]) -> Iterator[Any]:

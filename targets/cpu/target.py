@@ -8,10 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from mixplan.runtime.devices.cpu_info import allowed_cores
 from mixplan.runtime.errors import MixplanError, UnsupportedError
 from mixplan.runtime.formats import FORMAT_NAMES
+from mixplan.runtime.hardware import hardware
 from mixplan.runtime.plan import Node, Plan, Region, Value
-from mixplan.targets.base import Capabilities, CompiledRegion, CompileOptions, Support
+from mixplan.targets.base import Capabilities, CompiledRegion, CompileOptions, CostModel, Support
 from mixplan.targets.cpu.cache import cached_kernel, kernel_key
 from mixplan.targets.cpu.codegen.ops.table import CHECKS, EMITTERS, POINTWISE
+from mixplan.targets.cpu.costs import cpu_costs
 from mixplan.targets.cpu.isa import default_levels, resolve_levels
 from mixplan.targets.cpu.toolchain import Compiler, find_compiler
 
@@ -65,6 +67,10 @@ class CpuTarget:
         """See Target.supports."""
         reason = unsupported_reason(node, values)
         return Support(not reason, reason)
+
+    def cost_model(self) -> CostModel:
+        """By the hardware record of this machine."""
+        return cpu_costs(hardware())
 
     def compile(self, plan: Plan, region: Region, options: CompileOptions) -> CompiledRegion:
         """See Target.compile. Levels are compiled `options.jobs` at a time."""

@@ -10,12 +10,13 @@ from onnx import TensorProto, helper
 from mixplan.runtime.devices.npu_names import value_names
 from mixplan.runtime.devices.npu_tensors import Placed, data_file, region_tensors
 from mixplan.runtime.errors import InternalError, UnsupportedError
-from mixplan.runtime.plan import Plan, Region
+from mixplan.runtime.plan import Dim, Plan, Region, Sym
+from mixplan.targets.base import Port
 from mixplan.targets.npu.graph import ELEMENT_TYPES, Graph, Range
 from mixplan.targets.npu.lower.table import LOWERINGS, unsupported_reason
 from mixplan.targets.npu.providers.base import Activation, ProviderRules
 
-__all__ = ["IR_VERSIONS", "check_model", "region_model"]
+__all__ = ["IR_VERSIONS", "check_model", "model_ports", "region_model"]
 
 IR_VERSIONS = {17: 8, 21: 10}
 """The version of the file format that came with each opset: older runtimes refuse newer ones."""
@@ -58,6 +59,23 @@ def region_model(
     model = helper.make_model(made, opset_imports=[opset], ir_version=IR_VERSIONS[rules.opset], producer_name="mixplan")
     check_model(model)
     return model
+
+
+def model_ports(model: onnx.ModelProto, plan: Plan, region: Region) -> dict[int, Port]:
+    """The values at the region's borders as the model has them."""
+    kinds = {number: kind for kind, number in ELEMENT_TYPES.items()}
+    found = {one.name: one for one in (*model.graph.input, *model.graph.output)}
+    ports: dict[int, Port] = {}
+    for index, name in value_names(plan, region).items():
+        tensor = found[name].type.tensor_type
+        ports[index] = Port(kinds[tensor.elem_type], tuple(_dim(dim) for dim in tensor.shape.dim))
+    return ports
+
+
+def _dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
+    if not dim.dim_param:
+        return int(dim.dim_value)
+    return Sym("T") if dim.dim_param == "T" else Sym("R") if dim.dim_param == "R" else -1
 
 
 def check_model(model: onnx.ModelProto) -> None:

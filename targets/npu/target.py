@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 
 from mixplan.runtime.devices.npu_tensors import region_tensors
 from mixplan.runtime.errors import MissingExtraError, OptionError
 from mixplan.runtime.plan import Node, Plan, Region, Value
-from mixplan.targets.base import Capabilities, CompiledRegion, CompileOptions, Support
+from mixplan.targets.base import Capabilities, CompiledRegion, CompileOptions, CostModel, Support
 from mixplan.targets.npu.lower.table import unsupported_reason
 from mixplan.targets.npu.providers.base import ProviderRules
 from mixplan.targets.npu.providers.table import RULES, activation_type, provider_rules
 
-__all__ = ["NpuTarget"]
+__all__ = ["NpuTarget", "check_activation"]
+
+
+_CALL_SECONDS = 100e-6
 
 
 @dataclass(frozen=True)
@@ -54,12 +57,23 @@ class NpuTarget:
         reason = unsupported_reason(node, values, self.rules)
         return Support(not reason, reason)
 
+    def cost_model(self) -> CostModel:
+        """Of the CPU provider, the CPU's. OptionError for the others: which chip the plan will run on is for the user to say."""
+        if self.provider != "cpu":
+            raise OptionError(
+                f"What work costs on an NPU of the provider {self.provider} is not known here.",
+                hint="State it, as its data sheet says: --unit-cost npu:int8=40TOPS,f32=4TFLOPS,bandwidth=60GB/s,call=100us.",
+            )
+        from mixplan.targets.cpu.target import CpuTarget
+
+        return replace(CpuTarget().cost_model(), call_seconds=_CALL_SECONDS, source="as the CPU, with a call of onnxruntime")
+
     def compile(self, plan: Plan, region: Region, options: CompileOptions) -> CompiledRegion:
         """See Target.compile. Needs `options.ranges` of the activations that the plan quantizes: OptionError where one is missing."""
         if find_spec("onnx") is None:
             raise MissingExtraError("The NPU target", "npu")
         from mixplan.targets.npu.graph import Range
-        from mixplan.targets.npu.model import region_model
+        from mixplan.targets.npu.model import model_ports, region_model
 
         activation = activation_type(self.rules, options.activation)
         ranges = {name: Range(low, high) for name, (low, high) in options.ranges.items()}
@@ -74,6 +88,7 @@ class NpuTarget:
                 "data_bytes": sum(one.tensor.nbytes for one in region_tensors(plan, region)),
             },
             suffix="onnx",
+            ports=model_ports(model, plan, region),
         )
 
 

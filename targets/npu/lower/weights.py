@@ -45,7 +45,7 @@ def weight_check(node: Node, values: Sequence[Value], rules: ProviderRules) -> s
             continue  # read by Gather, Cast and Mul, not as a quantized operator
         if kind not in rules.weights:
             allowed = ", ".join(rules.weights) or "none"
-            return f"weights of type {kind}; the provider {rules.name} takes {allowed} ({rules.source})"
+            return f"weights of type {kind}; the provider {rules.name} takes {allowed}"
         if fmt.group_size and not rules.block_wise:
             return f"weights with a scale for each {fmt.group_size} columns; the provider {rules.name} does not take block-wise scales"
         if not fmt.group_size and not rules.per_channel:

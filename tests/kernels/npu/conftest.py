@@ -13,7 +13,7 @@ from mixplan.runtime.devices.npu_names import value_names
 from mixplan.runtime.devices.npu_tensors import data_file, region_tensors, tensor_bytes
 from mixplan.runtime.dtypes import DTYPE_OF_NUMPY
 from mixplan.runtime.ops import StepContext, op_spec
-from mixplan.runtime.plan import SCHEMA_VERSION, Model, Node, Plan, Provenance, Region, Sym, Value
+from mixplan.runtime.plan import SCHEMA_VERSION, AttentionLayer, Model, Node, Plan, Provenance, Region, Sym, Value
 from mixplan.targets.npu.graph import Range
 from mixplan.targets.npu.model import region_model
 from mixplan.targets.npu.providers.table import activation_type, provider_rules
@@ -28,6 +28,7 @@ class Nodes:
     values: list[Value] = field(default_factory=list)
     arrays: dict[int, np.ndarray] = field(default_factory=dict)
     made: list[Node] = field(default_factory=list)
+    attention: tuple[AttentionLayer, ...] = ()
 
     def _value(self, kind: Any, array: np.ndarray, shape: Sequence[Any]) -> int:
         index = len(self.values)
@@ -69,7 +70,7 @@ class Nodes:
             nodes=tuple(self.made),
             regions=(region,),
             outputs=(),
-            attention=(),
+            attention=self.attention,
             max_step_tokens=TOKENS,
             decisions=(),
             effective_bits=0.0,
@@ -96,7 +97,11 @@ def run_onnx(
     provider: str = "cpu",
     activation: str = "",
     ranges: Mapping[str, tuple[float, float]] | None = None,
+    feeds: Mapping[str, np.ndarray] | None = None,
+    dims: Mapping[str, int] | None = None,
+    also: Sequence[str] = (),
 ) -> list[np.ndarray]:
+    """feeds, also: inputs and outputs of the model that are no values of the plan; dims: sizes of more of its dims."""
     import onnxruntime as ort
 
     plan, region = nodes.plan(outputs)
@@ -111,13 +116,15 @@ def run_onnx(
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
-    options.add_free_dimension_override_by_name("T", TOKENS)
+    for name, size in {"T": TOKENS, **(dims or {})}.items():
+        options.add_free_dimension_override_by_name(name, size)
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     if data.size:
         options.add_external_initializers_from_files_in_memory([data_file(placed)], [data], [data.nbytes])
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     names = value_names(plan, region)
-    return list(session.run([names[i] for i in outputs], {names[i]: nodes.arrays[i] for i in region.inputs}))
+    given = {**{names[i]: nodes.arrays[i] for i in region.inputs}, **(feeds or {})}
+    return list(session.run([*(names[i] for i in outputs), *also], given))
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""Which compute unit runs which nodes, where a plan is for several at once."""

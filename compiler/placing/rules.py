@@ -1,0 +1,99 @@
+"""What decides about placing: the step that costs are worked out for, the rules of small work, and what a transfer takes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+
+from mixplan.runtime.cost import Work
+from mixplan.runtime.errors import OptionError
+from mixplan.targets.base import CostModel
+
+__all__ = ["PlacingRules", "parse_placing", "parse_quantity"]
+
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s*([a-zA-Z/]*)")
+_UNITS = {
+    "seconds": {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6},
+    "bytes": {"": 1.0, "B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9},
+    "bytes a second": {"": 1.0, "B/s": 1.0, "MB/s": 1e6, "GB/s": 1e9, "TB/s": 1e12},
+    "operations a second": {"": 1.0, "GOPS": 1e9, "TOPS": 1e12, "GFLOPS": 1e9, "TFLOPS": 1e12},
+}
+_COSTS = {"bandwidth": "bytes a second", "call": "seconds", "int8": "operations a second", "bf16": "operations a second"}
+_COSTS["f32"] = "operations a second"
+
+
+@dataclass(frozen=True)
+class PlacingRules:
+    """tokens: of the step, a prompt's, that costs are worked out for. A region moves from the first unit only where its compute takes more
+    than `move_above` seconds there, and where less than `boundary_below` bytes cross its borders. Crossing one takes `transfer_seconds`,
+    and each byte 1 / transfer_bandwidth. costs: what the user states of units, by name.
+    """
+
+    tokens: int = 256
+    move_above: float = 100e-6
+    boundary_below: float = 1e6
+    transfer_bandwidth: float = 8e9
+    transfer_seconds: float = 20e-6
+    costs: Mapping[str, CostModel] = field(default_factory=dict)
+
+    @property
+    def work(self) -> Work:
+        """The step."""
+        return Work.prefill(self.tokens)
+
+    def transfer(self, nbytes: float) -> float:
+        """Seconds that it takes to hand so many bytes from one unit to another."""
+        return self.transfer_seconds + nbytes / self.transfer_bandwidth
+
+
+def parse_quantity(option: str, text: str, kind: str) -> float:
+    """A number with a unit, such as "100us" or "8 GB/s". OptionError where it is none, or not above 0."""
+    found, units = _NUMBER.fullmatch(text.strip()), _UNITS[kind]
+    if found is None or found[2] not in units:
+        raise OptionError(f"{option} is {text!r}; it must be a number of {kind}, with one of: {', '.join(filter(None, units))}.")
+    return float(found[1]) * units[found[2]]
+
+
+def parse_placing(
+    *,
+    tokens: int | None = None,
+    move_above: str | None = None,
+    boundary_below: str | None = None,
+    transfer: str | None = None,
+    unit_costs: Sequence[str] = (),
+) -> PlacingRules:
+    """The rules, with defaults for what is None. unit_costs: "npu:int8=40TOPS,bandwidth=60GB/s,call=50us". Raises OptionError."""
+    rules = PlacingRules()
+    if tokens is not None:
+        if not 1 <= tokens <= 1 << 20:
+            raise OptionError(f"place_tokens is {tokens}; allowed are 1 to {1 << 20}.")
+        rules = replace(rules, tokens=tokens)
+    if move_above is not None:
+        rules = replace(rules, move_above=parse_quantity("move_above", move_above, "seconds"))
+    if boundary_below is not None:
+        rules = replace(rules, boundary_below=parse_quantity("boundary_below", boundary_below, "bytes"))
+    if transfer is not None:
+        rate, _, latency = transfer.partition("+")
+        rules = replace(rules, transfer_bandwidth=parse_quantity("transfer", rate, "bytes a second"))
+        if latency:
+            rules = replace(rules, transfer_seconds=parse_quantity("transfer", latency, "seconds"))
+    if rules.transfer_bandwidth <= 0:
+        raise OptionError(f"transfer is {transfer!r}; it must be above 0 bytes a second.")
+    return replace(rules, costs=dict(_unit_cost(text) for text in unit_costs))
+
+
+def _unit_cost(text: str) -> tuple[str, CostModel]:
+    unit, colon, facts = text.partition(":")
+    if not unit or not colon:
+        raise OptionError(f"unit_costs has {text!r}; it must be UNIT:FACT=NUMBER,..., such as npu:int8=40TOPS,bandwidth=60GB/s.")
+    given: dict[str, float] = {}
+    for fact in facts.split(","):
+        name, equals, number = fact.partition("=")
+        if not equals or name not in _COSTS:
+            raise OptionError(f"unit_costs has {fact!r}; the facts are {', '.join(_COSTS)}.")
+        given["call_seconds" if name == "call" else name] = parse_quantity(f"unit_costs {name}", number, _COSTS[name])
+    if given.get("bandwidth", 0.0) <= 0:
+        raise OptionError(f"unit_costs {text!r} says nothing of the bandwidth, which every cost needs.", hint="Add bandwidth=60GB/s.")
+    known = {one.name for one in fields(CostModel)}
+    return unit, CostModel(**{name: value for name, value in given.items() if name in known}, source="stated")

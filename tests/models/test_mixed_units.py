@@ -1,0 +1,77 @@
+"""One plan on the CPU and an NPU: what moves, why, and that the results are those of the CPU alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mixplan.compiler.frontends.tiny import tiny_model
+from mixplan.compiler.pipeline import compile as compile_plan
+from mixplan.runtime import load
+from mixplan.runtime.errors import OptionError
+from mixplan.runtime.explain_placement import explain_placement
+
+COSTS = ("cpu:f32=1GFLOPS,bandwidth=1GB/s", "npu:f32=1TFLOPS,bandwidth=1TB/s,call=10us")
+
+
+def _logits(plan: Path) -> np.ndarray:
+    ids = np.random.default_rng(2).integers(3, 250, 30)
+    with load(plan, kv_tokens=256, max_sequences=2) as model:
+        rows = [model.step(ids[:20], np.arange(20), np.zeros(20, int), "all")]
+        rows.append(model.step(ids[20:25], [0, 1, 2, 20, 21], [5, 5, 5, 0, 0], "all"))
+        rows += [model.step(ids[25 + i : 27 + i], [22 + i, 3 + i], [0, 5], "last") for i in range(2)]
+    return np.concatenate(rows)
+
+
+def test_a_plan_on_the_cpu_and_an_npu(tmp_path: Path) -> None:
+    """The wide MLP is worth the way; attention and the head are not."""
+    model = tiny_model("llama", num_hidden_layers=1, intermediate_size=2048)
+    common = {"scheme": "W8A16", "isa": ("native",), "kv_dtype": "f32"}
+    compile_plan(model, output=tmp_path / "cpu.plan", **common)
+    report = compile_plan(
+        model, output=tmp_path / "mixed.plan", targets=("cpu+npu",), unit_costs=COSTS, move_above="20ms", boundary_below="2MB", **common
+    )
+    assert [region.device for region in report.regions] == ["cpu", "npu", "cpu"]
+    told = explain_placement(tmp_path / "mixed.plan")
+    assert told["regions"][1]["reason"].startswith("moved: ") and "on cpu against" in told["regions"][1]["reason"]
+    assert told["regions"][0]["reason"].startswith("stays: ")
+    assert {row["op"] for row in told["nodes"] if row["device"] == "npu"} >= {"gated_linear", "linear"}
+    assert {row["device"] for row in told["nodes"] if row["op"] == "attention"} == {"cpu"}
+    np.testing.assert_allclose(_logits(tmp_path / "mixed.plan"), _logits(tmp_path / "cpu.plan"), 1e-4, 1e-4)
+
+
+def test_what_one_unit_cannot_do_the_other_does(tmp_path: Path) -> None:
+    """Experts have no ONNX lowering, so that they stay on the other unit, the reference device here."""
+    plan = tmp_path / "m.plan"
+    costs = ("reference:f32=1GFLOPS,bandwidth=1GB/s", COSTS[1])
+    compile_plan(
+        tiny_model("mixtral"),
+        output=plan,
+        scheme="W4A16",
+        targets=("reference+npu",),
+        unit_costs=costs,
+        move_above="1us",
+        transfer="1TB/s+1us",
+    )
+    told = explain_placement(plan)
+    devices = {row["op"]: row["device"] for row in told["nodes"]}
+    assert devices["grouped_linear"] == "reference" and devices["attention"] == devices["linear"] == "npu"
+    assert next(row["reason"] for row in told["nodes"] if row["op"] == "grouped_linear") == (
+        "not on npu: op 'grouped_linear' has no ONNX lowering"
+    )
+    ids = np.arange(3, 15)
+    step = (ids, np.arange(12), np.zeros(12, int), "all")
+    with load(plan, kv_tokens=64) as model, load(plan, device="reference", kv_tokens=64) as other:
+        assert {placed.device for placed in model.placement} == {"npu", "reference"}
+        np.testing.assert_allclose(model.step(*step), other.step(*step), 5e-3, 5e-3)
+
+
+def test_options_of_placing_need_units_to_choose_from(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="nothing is weighed"):
+        compile_plan("no such checkpoint", output=tmp_path / "m.plan", targets=("cpu",), move_above="1ms")
+    with pytest.raises(OptionError, match="stands for all"):
+        compile_plan("no such checkpoint", output=tmp_path / "m.plan", targets=("cpu+npu", "reference"))
+    with pytest.raises(OptionError, match="twice"):
+        compile_plan("no such checkpoint", output=tmp_path / "m.plan", targets=("cpu+cpu",))
