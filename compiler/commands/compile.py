@@ -80,7 +80,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--place-tokens", type=int, metavar="N", help="With A+B: tokens of the step that costs are worked out for. Default: 256.")
 @click.option("--move-above", metavar="TIME", help="With A+B: a region leaves A only with more compute than this. Default: 100us.")
 @click.option("--boundary-below", metavar="SIZE", help="With A+B: and only with less than this at its borders. Default: 1MB.")
-@click.option("--transfer", metavar="RATE+TIME", help="With A+B: what handing values over takes. Default: 8GB/s+20us.")
+@click.option("--transfer", metavar="RATE+TIME", help="With A+B: what handing values over takes, or measured. Default: 8GB/s+20us.")
 @click.option("--unit-cost", "unit_costs", multiple=True, metavar="UNIT:FACTS", help="With A+B: such as npu:int8=40TOPS,bandwidth=60GB/s.")
 @click.option("--isa", default="all", show_default=True, help="ISA levels to build, by comma; `native` is the best that this machine has.")
 @click.option(

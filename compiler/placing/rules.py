@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
+from mixplan.compiler.placing.measure import measure_transfer
 from mixplan.runtime.cost import Work
 from mixplan.runtime.errors import OptionError
 from mixplan.targets.base import CostModel
@@ -63,7 +64,10 @@ def parse_placing(
     transfer: str | None = None,
     unit_costs: Sequence[str] = (),
 ) -> PlacingRules:
-    """The rules, with defaults for what is None. unit_costs: "npu:int8=40TOPS,bandwidth=60GB/s,call=50us". Raises OptionError."""
+    """The rules, with defaults for what is None. unit_costs: "npu:int8=40TOPS,bandwidth=60GB/s,call=50us". Raises OptionError.
+
+    transfer: "8GB/s+20us", a rate and the time of each; or "measured", a copy in this machine's memory, on which the plan then depends.
+    """
     rules = PlacingRules()
     if tokens is not None:
         if not 1 <= tokens <= 1 << 20:
@@ -73,7 +77,10 @@ def parse_placing(
         rules = replace(rules, move_above=parse_quantity("move_above", move_above, "seconds"))
     if boundary_below is not None:
         rules = replace(rules, boundary_below=parse_quantity("boundary_below", boundary_below, "bytes"))
-    if transfer is not None:
+    if transfer == "measured":
+        rate_here, seconds = measure_transfer()
+        rules = replace(rules, transfer_bandwidth=rate_here, transfer_seconds=seconds)
+    elif transfer is not None:
         rate, _, latency = transfer.partition("+")
         rules = replace(rules, transfer_bandwidth=parse_quantity("transfer", rate, "bytes a second"))
         if latency:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from mixplan.runtime.devices.npu_attention import attention_inputs, past_of
 from mixplan.runtime.devices.npu_buckets import Bucket, bucket_of
 from mixplan.runtime.devices.npu_names import dim_name, layer_names, mask_of, past_kind, region_attention, value_names
-from mixplan.runtime.devices.npu_providers import PROVIDERS, provider
+from mixplan.runtime.devices.npu_providers import PROVIDERS
 from mixplan.runtime.devices.npu_session import CPU, Sessions, choose_provider, import_onnxruntime
 from mixplan.runtime.devices.npu_tensors import data_file, region_tensors, tensor_bytes
 from mixplan.runtime.devices.reference_kv import ReferenceCache
@@ -51,7 +51,7 @@ class NpuDevice:
         ProviderError where the plan's provider is not here or does not run all of it, and the CPU may not.
         """
         region = plan.plan.regions[region_index]
-        if not region.kernels:
+        if not any(one.name in region.kernels for one in PROVIDERS):
             raise UnsupportedError(f"Region {region.name!r} was not compiled for the NPU.", hint="Compile with --target npu.")
         if not plan.trusted:
             # A parser of models in native code is given this file.
@@ -60,8 +60,7 @@ class NpuDevice:
                 hint="Load it with trust=True (--trust) if you know who made it, or compile it here.",
             )
         ort = import_onnxruntime()
-        level, path = next(iter(region.kernels.items()))
-        wanted = provider(level)
+        wanted, path = next((one, region.kernels[one.name]) for one in PROVIDERS if one.name in region.kernels)
         used = choose_provider(wanted, ort.get_available_providers(), allow_cpu=self._allow_cpu)
         placed = region_tensors(plan.plan, region)
         size = max((one.offset + one.tensor.nbytes for one in placed), default=0)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mixplan.runtime.errors import OptionError
-
-__all__ = ["PROVIDERS", "Provider", "provider"]
+__all__ = ["PROVIDERS", "Provider"]
 
 
 @dataclass(frozen=True)
@@ -27,11 +25,3 @@ PROVIDERS: tuple[Provider, ...] = (
     Provider("cann", "CANNExecutionProvider", "onnxruntime-cann"),
     Provider("openvino", "OpenVINOExecutionProvider", "onnxruntime-openvino", {"device_type": "NPU"}),
 )
-
-
-def provider(name: str) -> Provider:
-    """The provider called `name`. OptionError where there is none."""
-    for known in PROVIDERS:
-        if known.name == name:
-            return known
-    raise OptionError(f"There is no provider {name!r}; allowed: {', '.join(known.name for known in PROVIDERS)}.")

@@ -69,7 +69,10 @@ class NpuTarget:
         return replace(CpuTarget().cost_model(), call_seconds=_CALL_SECONDS, source="as the CPU, with a call of onnxruntime")
 
     def compile(self, plan: Plan, region: Region, options: CompileOptions) -> CompiledRegion:
-        """See Target.compile. Needs `options.ranges` of the activations that the plan quantizes: OptionError where one is missing."""
+        """See Target.compile. With `options.ranges`, activations get static scales, and OptionError says whose range is missing.
+
+        Without any they are rounded row by row, as the plan's ops define it, which no NPU does in integers.
+        """
         if find_spec("onnx") is None:
             raise MissingExtraError("The NPU target", "npu")
         from mixplan.targets.npu.graph import Range
@@ -77,7 +80,7 @@ class NpuTarget:
 
         activation = activation_type(self.rules, options.activation)
         ranges = {name: Range(low, high) for name, (low, high) in options.ranges.items()}
-        model = region_model(plan, region, self.rules, ranges=ranges, activation=activation)
+        model = region_model(plan, region, self.rules, ranges=ranges, activation=activation, static=bool(ranges))
         return CompiledRegion(
             {self.provider: model.SerializeToString(deterministic=True)},
             metadata={

@@ -166,6 +166,11 @@ def test_settings_are_read_and_checked() -> None:
     assert rules.costs["npu"] == CostModel(bandwidth=60e9, int8=40e12, call_seconds=pytest.approx(50e-6), source="stated")
 
 
+def test_a_transfer_can_be_measured() -> None:
+    rules = parse_placing(transfer="measured")
+    assert 1e8 < rules.transfer_bandwidth < 1e12 and 0 < rules.transfer_seconds < 1e-3
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
