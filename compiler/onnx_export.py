@@ -18,6 +18,7 @@ from mixplan.runtime.text.tokenizer import Tokenizer
 from mixplan.targets.npu.lower.table import unsupported_reason
 from mixplan.targets.npu.providers.base import ProviderRules
 from mixplan.targets.npu.providers.table import activation_type, provider_rules
+from mixplan.targets.npu.target import NpuTarget
 
 __all__ = ["EXTERNAL_ABOVE", "FILE", "OnnxReport", "export_onnx"]
 
@@ -27,7 +28,6 @@ EXTERNAL_ABOVE = 1 << 30
 
 _DATA = "model.onnx.data"
 _WINDOW = 512
-_ROUNDED = ("quantize_act", "rms_norm_quant", "layer_norm_quant", "linear_q")
 
 
 @dataclass
@@ -87,7 +87,8 @@ def export_onnx(
     from mixplan.targets.npu.graph import Range
     from mixplan.targets.npu.model import region_model
 
-    ranges = {} if text is None else {name: Range(*pair) for name, pair in _ranges(Path(plan), Path(text)).items()}
+    target = NpuTarget(provider)
+    ranges = {} if text is None else {name: Range(*pair) for name, pair in _ranges(Path(plan), Path(text), target).items()}
     with read_plan(plan) as loaded, new_directory(Path(output), force=force, kind="an ONNX export", marker=FILE) as root:
         region = _whole(loaded.plan)
         _check(loaded.plan, rules)
@@ -135,7 +136,7 @@ def _check(plan: Plan, rules: ProviderRules) -> None:
         )
 
 
-def _ranges(plan: Path, text: Path) -> dict[str, tuple[float, float]]:
+def _ranges(plan: Path, text: Path, target: NpuTarget) -> dict[str, tuple[float, float]]:
     with load(plan, device="reference", max_sequences=1, kv_tokens=_WINDOW) as model:
         try:
             ids = Tokenizer.from_plan(model.loaded).encode(text.read_text(encoding="utf-8"), add_special_tokens=False)
@@ -144,7 +145,7 @@ def _ranges(plan: Path, text: Path) -> dict[str, tuple[float, float]]:
         windows = [ids[start : start + _WINDOW] for start in range(0, len(ids), _WINDOW)]
         if len(ids) < 16:
             raise OptionError(f"text {text} has {len(ids)} tokens; at least 16 are needed.", hint="Give a longer text.")
-        wanted = {model.plan.values[node.outputs[0]].name for node in model.plan.nodes if node.op in _ROUNDED}
+        wanted = {model.plan.values[node.outputs[0]].name for node in model.plan.nodes if target.needs_range(node)}
         return seen_ranges(model, windows, wanted)
 
 

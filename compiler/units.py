@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from mixplan.compiler.placing.rules import PlacingRules
 from mixplan.runtime.errors import OptionError
-from mixplan.runtime.plan import Plan
+from mixplan.runtime.plan import Node, Plan
 from mixplan.targets.base import CompileOptions, Target
 from mixplan.targets.registry import get_target
 
@@ -23,6 +23,9 @@ class ProviderTarget(Protocol):
 
     def for_provider(self, provider: str) -> Target:
         """The target for a provider. OptionError where there is none of that name."""
+
+    def needs_range(self, node: Node) -> bool:
+        """Whether a node's first output gets a static scale."""
 
 
 @dataclass(frozen=True)
@@ -62,12 +65,13 @@ class Units:
         return replace(self, ranges=ranges)
 
     def rounded_values(self, plan: Plan) -> tuple[str, ...]:
-        """Names of values whose range an NPU region of the plan needs: codes of activations, and results of products of them."""
+        """Names of values that get static scales, and whose range is therefore needed."""
         found: dict[str, None] = {}
         for region in plan.regions:
-            for node in plan.nodes[region.start : region.stop] if region.device == NPU else ():
-                if node.op in ("quantize_act", "rms_norm_quant", "layer_norm_quant", "linear_q"):
-                    found[plan.values[node.outputs[0]].name] = None
+            target = self.target(region.device)
+            if isinstance(target, ProviderTarget):
+                nodes = plan.nodes[region.start : region.stop]
+                found |= {plan.values[node.outputs[0]].name: None for node in nodes if target.needs_range(node)}
         return tuple(found)
 
 

@@ -16,9 +16,9 @@ ENTRY_POINT_GROUP = "mixplan.targets"
 # Imported on first use, so that a machine without jinja2 can still list targets.
 _BUILTIN = (
     ("cpu", "mixplan.targets.cpu.target:CpuTarget"),
-    ("npu", "mixplan.targets.npu.target:NpuTarget"),
     ("reference", "mixplan.targets.reference.target:ReferenceTarget"),
     ("null", "mixplan.targets.null.target:NullTarget"),
+    ("npu", "mixplan.targets.npu.target:NpuTarget"),
 )
 _PATHS = dict(_BUILTIN)
 _MEMBERS = ("name", "capabilities", "resolve_levels", "supports", "compile")

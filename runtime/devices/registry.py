@@ -14,9 +14,9 @@ __all__ = ["BUILTIN", "ENTRY_POINT_GROUP", "create_device", "device_names", "sha
 ENTRY_POINT_GROUP = "mixplan.devices"
 BUILTIN: tuple[tuple[str, str], ...] = (
     ("cpu", "mixplan.runtime.devices.cpu:CpuDevice"),
-    ("npu", "mixplan.runtime.devices.npu:NpuDevice"),
     ("reference", "mixplan.runtime.devices.reference:ReferenceDevice"),
     ("null", "mixplan.runtime.devices.null:NullDevice"),
+    ("npu", "mixplan.runtime.devices.npu:NpuDevice"),
 )
 _PATHS = dict(BUILTIN)
 _MEMBERS = ("name", "supported", "load")

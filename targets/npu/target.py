@@ -14,8 +14,11 @@ from mixplan.targets.npu.lower.table import unsupported_reason
 from mixplan.targets.npu.providers.base import ProviderRules
 from mixplan.targets.npu.providers.table import RULES, activation_type, provider_rules
 
-__all__ = ["NpuTarget", "check_activation"]
+__all__ = ["ROUNDED", "NpuTarget", "check_activation"]
 
+
+ROUNDED = ("quantize_act", "rms_norm_quant", "layer_norm_quant")
+"""Ops that round activations."""
 
 _CALL_SECONDS = 100e-6
 
@@ -39,6 +42,10 @@ class NpuTarget:
     def for_provider(self, provider: str) -> NpuTarget:
         """The same target for another provider. OptionError where there is none of that name."""
         return NpuTarget(provider_rules(provider).name)
+
+    def needs_range(self, node: Node) -> bool:
+        """Whether a node's first output gets a static scale: codes of activations, and products of them where the provider wants that."""
+        return node.op in ROUNDED or (self.rules.quantized_outputs and node.op == "linear_q")
 
     def capabilities(self) -> Capabilities:
         """Available where onnx is installed."""

@@ -13,7 +13,9 @@ from mixplan.runtime import load
 from mixplan.runtime.errors import OptionError
 from mixplan.runtime.explain_placement import explain_placement
 
-COSTS = ("cpu:f32=1GFLOPS,bandwidth=1GB/s", "npu:f32=1TFLOPS,bandwidth=1TB/s,call=10us")
+# An NPU as they are: quick with integers, and no match for a CPU in what is float.
+COSTS = ("cpu:int8=1GOPS,f32=1GFLOPS,bandwidth=1GB/s", "npu:int8=1TOPS,f32=0.01GFLOPS,bandwidth=1TB/s,call=10us")
+TEXT = np.random.default_rng(7).integers(3, 250, 64).tolist()
 
 
 def _logits(plan: Path) -> np.ndarray:
@@ -26,26 +28,27 @@ def _logits(plan: Path) -> np.ndarray:
 
 
 def test_a_plan_on_the_cpu_and_an_npu(tmp_path: Path) -> None:
-    """The wide MLP is worth the way; attention and the head are not."""
-    model = tiny_model("llama", num_hidden_layers=1, intermediate_size=2048)
-    common = {"scheme": "W8A16", "isa": ("native",), "kv_dtype": "f32"}
+    """The products of the first layer's wide MLP are worth the way. Others are small, and the last layer's have one row, that of the logits."""
+    model = tiny_model("llama", num_hidden_layers=2, intermediate_size=512)
+    common = {"scheme": "W8A8", "isa": ("native",), "kv_dtype": "f32", "text": TEXT, "quantizer": "round", "scaling": "none"}
     compile_plan(model, output=tmp_path / "cpu.plan", **common)
-    report = compile_plan(
-        model, output=tmp_path / "mixed.plan", targets=("cpu+npu",), unit_costs=COSTS, move_above="20ms", boundary_below="2MB", **common
-    )
-    assert [region.device for region in report.regions] == ["cpu", "npu", "cpu"]
+    mixed = {"targets": ("cpu+npu",), "unit_costs": COSTS, "move_above": "10ms", "boundary_below": "2MB"}
+    report = compile_plan(model, output=tmp_path / "mixed.plan", **mixed, **common)
+    assert [region.device for region in report.regions] == ["cpu", "npu", "cpu", "npu", "cpu"]
     told = explain_placement(tmp_path / "mixed.plan")
     assert told["regions"][1]["reason"].startswith("moved: ") and "on cpu against" in told["regions"][1]["reason"]
-    assert told["regions"][0]["reason"].startswith("stays: ")
-    assert {row["op"] for row in told["nodes"] if row["device"] == "npu"} >= {"gated_linear", "linear"}
-    assert {row["device"] for row in told["nodes"] if row["op"] == "attention"} == {"cpu"}
-    np.testing.assert_allclose(_logits(tmp_path / "mixed.plan"), _logits(tmp_path / "cpu.plan"), 1e-4, 1e-4)
+    assert "npu would take it, but its" in told["regions"][0]["reason"] or told["regions"][0]["reason"].startswith("stays: ")
+    assert [row["op"] for row in told["nodes"] if row["device"] == "npu"] == ["gated_linear_q", "linear_q"]
+    got, wanted = _logits(tmp_path / "mixed.plan"), _logits(tmp_path / "cpu.plan")
+    # Codes and scales cross the border as the CPU made them. Sums differ in their order, and a number halfway between two codes may then go
+    # the other way.
+    assert np.sqrt(np.mean((got - wanted) ** 2)) < 0.02 * wanted.std()
 
 
 def test_what_one_unit_cannot_do_the_other_does(tmp_path: Path) -> None:
     """Experts have no ONNX lowering, so that they stay on the other unit, the reference device here."""
     plan = tmp_path / "m.plan"
-    costs = ("reference:f32=1GFLOPS,bandwidth=1GB/s", COSTS[1])
+    costs = ("reference:f32=1GFLOPS,bandwidth=1GB/s", "npu:f32=1TFLOPS,bandwidth=1TB/s,call=10us")
     compile_plan(
         tiny_model("mixtral"),
         output=plan,
