@@ -28,7 +28,7 @@ def _logits(plan: Path) -> np.ndarray:
 
 
 def test_a_plan_on_the_cpu_and_an_npu(tmp_path: Path) -> None:
-    """The products of the first layer's wide MLP are worth the way. Others are small, and the last layer's have one row, that of the logits."""
+    """The products of the first layer's wide MLP are worth the way. Others are small, and the last layer's have one row each."""
     model = tiny_model("llama", num_hidden_layers=2, intermediate_size=512)
     common = {"scheme": "W8A8", "isa": ("native",), "kv_dtype": "f32", "text": TEXT, "quantizer": "round", "scaling": "none"}
     compile_plan(model, output=tmp_path / "cpu.plan", **common)
