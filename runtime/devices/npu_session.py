@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mixplan.runtime.devices.npu_buckets import Bucket
 from mixplan.runtime.devices.npu_providers import PROVIDERS, Provider
-from mixplan.runtime.errors import MissingExtraError, PlanError, ProviderError, UnsupportedError
+from mixplan.runtime.errors import MissingExtraError, OptionError, PlanError, ProviderError, UnsupportedError
 from mixplan.runtime.hal import Array
 
 __all__ = ["CPU", "Sessions", "choose_provider", "import_onnxruntime", "provider_options"]
@@ -46,9 +46,14 @@ def choose_provider(wanted: Provider, available: Sequence[str], *, allow_cpu: bo
 
 
 def provider_options(provider: Provider) -> dict[str, str]:
-    """The provider's options, and those of the environment: MIXPLAN_NPU_OPTIONS="key=value,key=value"."""
-    given = filter(None, os.environ.get("MIXPLAN_NPU_OPTIONS", "").split(","))
-    return {**provider.options, **dict(pair.split("=", 1) for pair in given if "=" in pair)} if provider is not CPU else {}
+    """The provider's options, and those of the environment: MIXPLAN_NPU_OPTIONS="key=value,key=value". OptionError for what is no pair."""
+    given = dict(provider.options)
+    for pair in filter(None, os.environ.get("MIXPLAN_NPU_OPTIONS", "").split(",")):
+        key, equals, value = pair.partition("=")
+        if not key or not equals:
+            raise OptionError(f"MIXPLAN_NPU_OPTIONS has {pair!r}; it must be key=value,key=value, as the provider names them.")
+        given[key] = value
+    return {} if provider is CPU else given
 
 
 class Sessions:
@@ -107,10 +112,9 @@ class Sessions:
         options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
         if self._data.size:
             options.add_external_initializers_from_files_in_memory([self._data_file], [self._data], [self._data.nbytes])
+        chosen = provider_options(self._provider)
         try:
-            session = self._ort.InferenceSession(
-                self._model, options, providers=[self._provider.execution], provider_options=[provider_options(self._provider)]
-            )
+            session = self._ort.InferenceSession(self._model, options, providers=[self._provider.execution], provider_options=[chosen])
         except Exception as error:  # onnxruntime's errors share no class of their own
             raise self._explained(error) from error
         self._count(session)
