@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mixplan.runtime.devices.npu_names import DISTANCE, layer_names, mask_of, past_kind
-from mixplan.runtime.plan import Node, Value
+from mixplan.runtime.plan import AttentionLayer, Node, Value
 from mixplan.targets.npu.lower.base import Lowering, attrs_of
+from mixplan.targets.npu.lower.kv_rounding import as_stored
 from mixplan.targets.npu.providers.base import ProviderRules
 
 if TYPE_CHECKING:
@@ -21,15 +22,17 @@ if TYPE_CHECKING:
 __all__ = ["ATTENTION"]
 
 
-def _together(g: Graph, new: str, past: str, shown: str, kind: str, heads: int, size: int) -> str:
-    """Past and new keys (or values), f32 [S, heads, size]. What the cache holds in f16 is rounded to it before it is used."""
+def _together(g: Graph, new: str, names: tuple[str, str], layer: AttentionLayer, size: int, *, keys: bool) -> str:
+    """Past and new keys (or values), f32 [S, heads, size]. New ones go out as they are, and are used as the cache will hold them."""
+    kind, heads = past_kind(layer), layer.kv_heads
     fresh = g.reshape(new, (-1, heads, size))  # one token a row
+    before = g.add_input(names[0], kind, ["L", heads, size])
     if kind == "f16":
         fresh = g.cast(fresh, kind)
-    g.add_output(shown, fresh, kind, ["T", heads, size])
-    before = g.add_input(past, kind, ["L", heads, size])
-    both = g.op("Concat", before, fresh, axis=0)
-    return g.cast(both, "f32") if kind == "f16" else both
+        g.add_output(names[1], fresh, kind, ["T", heads, size])
+        return g.cast(g.op("Concat", before, fresh, axis=0), "f32")
+    g.add_output(names[1], fresh, kind, ["T", heads, size])
+    return g.op("Concat", before, as_stored(g, fresh, layer, size, keys=keys), axis=0)
 
 
 def _emit(g: Graph, node: Node) -> None:
@@ -38,9 +41,9 @@ def _emit(g: Graph, node: Node) -> None:
     _, _, heads, size = g.shape(node.inputs[0])
     kv_heads, value_size = g.shape(node.inputs[1])[2], g.shape(node.inputs[2])[3]
     assert isinstance(heads, int) and isinstance(size, int) and isinstance(kv_heads, int) and isinstance(value_size, int)
-    kind, names = past_kind(g.plan.attention[layer]), layer_names(layer)
-    keys = _together(g, g.value(node.inputs[1]), names[0], names[2], kind, kv_heads, size)
-    values = _together(g, g.value(node.inputs[2]), names[1], names[3], kind, kv_heads, value_size)
+    held, names = g.plan.attention[layer], layer_names(layer)
+    keys = _together(g, g.value(node.inputs[1]), (names[0], names[2]), held, size, keys=True)
+    values = _together(g, g.value(node.inputs[2]), (names[1], names[3]), held, value_size, keys=False)
     # [Hkv, heads of each, T, size] times [Hkv, 1, size, S].
     query = g.op("Transpose", g.reshape(g.value(node.inputs[0]), (-1, kv_heads, heads // kv_heads, size)), perm=[1, 2, 0, 3])
     keys = g.op("Unsqueeze", g.op("Transpose", keys, perm=[1, 2, 0]), g.integers([1]))

@@ -40,8 +40,12 @@ def _along_check(node: Node, values: Sequence[Value], rules: ProviderRules) -> s
 
 def _scatter(g: Graph, node: Node) -> None:
     attrs = attrs_of(node)
-    made = g.op("ScatterElements", *(g.value(i) for i in node.inputs), axis=attrs["axis"], reduction=attrs["reduce"])
-    g.bind(node.outputs[0], made)
+    x, index, source = (g.value(i) for i in node.inputs)
+    if g.shape(node.inputs[1]) != g.shape(node.inputs[2]):  # more is given than is written
+        shape = g.extents(g.shape(node.inputs[1]))
+        axes = range(len(g.shape(node.inputs[1])))
+        source = g.op("Slice", source, g.integers([0 for _ in axes]), shape, g.integers(axes))
+    g.bind(node.outputs[0], g.op("ScatterElements", x, index, source, axis=attrs["axis"], reduction=attrs["reduce"]))
 
 
 def _iota(g: Graph, node: Node) -> None:

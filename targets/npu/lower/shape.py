@@ -65,10 +65,17 @@ def _pad(g: Graph, node: Node) -> None:
     g.bind(node.outputs[0], g.op("Pad", g.value(node.inputs[0]), g.integers(pads), value))
 
 
+def _expand_check(node: Node, values: Sequence[Value], rules: ProviderRules) -> str:
+    """How many tokens there are is read from an input of the region, of which the node's own is the one that is known."""
+    if _tokens(values, node.outputs[0]) and not _tokens(values, node.inputs[0]):
+        return "it makes the step's tokens out of one element"
+    return _apart(node, values, rules)
+
+
 SHAPE: dict[str, Lowering] = {
     "reshape": Lowering(_reshape, _apart),
     "permute": Lowering(_permute),
-    "expand": Lowering(_expand, _apart),
+    "expand": Lowering(_expand, _expand_check),
     "slice": Lowering(_slice, _slice_check),
     "cat": Lowering(_cat, _cat_check),
     "pad": Lowering(_pad, _apart),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mixplan.runtime.devices.npu_tensors import node_weights
+from mixplan.runtime.dtypes import DType
 from mixplan.runtime.plan import Node, Value
 from mixplan.targets.npu.lower.attention import ATTENTION
 from mixplan.targets.npu.lower.base import Lowering
@@ -43,4 +45,7 @@ def unsupported_reason(node: Node, values: Sequence[Value], rules: ProviderRules
     lowering = LOWERINGS.get(node.op)
     if lowering is None:
         return f"op {node.op!r} has no ONNX lowering"
+    packed = {index for weight in node_weights(node, values) for index in weight.values}
+    if any(values[index].dtype is DType.bf16 for index in (*node.inputs, *node.outputs) if index >= 0 and index not in packed):
+        return "values of bf16, which onnxruntime does not hand over as numpy does"
     return lowering.check(node, values, rules)

@@ -52,7 +52,7 @@ def test_moving_elements(nodes: Any, compare: Compare) -> None:
     x, tokens = nodes.input(X), Sym("T")
     outputs = [
         *nodes.node("cast", [x], (1, tokens, 12), "i64"),
-        *nodes.node("cast", nodes.node("cast", [x], (1, tokens, 12), "bf16"), (1, tokens, 12), "f32"),
+        *nodes.node("cast", nodes.node("cast", [x], (1, tokens, 12), "f16"), (1, tokens, 12), "f32"),
         *nodes.node("reshape", [x], (1, tokens, 3, 4)),
         *nodes.node("expand", nodes.node("reshape", [x], (1, tokens, 12, 1)), (1, tokens, 12, 7)),
         *nodes.node("permute", nodes.node("reshape", [x], (1, tokens, 3, 4)), axes=(0, 2, 1, 3)),
@@ -76,6 +76,7 @@ def test_indexing_and_sorting(nodes: Any, compare: Compare) -> None:
         *nodes.node("gather", [x, index], axis=2),
         *nodes.node("scatter", [x, apart, nodes.input(Y[:, :, :3])], axis=2),
         *nodes.node("scatter", [x, index, nodes.input(Y[:, :, :4])], axis=2, reduce="add"),
+        *nodes.node("scatter", [x, apart, nodes.input(Y)], axis=2),
         *nodes.node("iota", [], (2, 6), "i64", axis=1),
         *nodes.node("topk", [x], k=3, axis=2),
         *nodes.node("topk", [nodes.input(np.zeros(SHAPE, np.float32))], k=3, axis=2),
