@@ -16,6 +16,8 @@ def onnx_records() -> list[Hardware]:
         if importlib.util.find_spec("onnxruntime") is None:
             return []
         library = importlib.import_module("onnxruntime")
+        # A list of devices is no reason to report to anybody.
+        getattr(library, "disable_telemetry_events", lambda: None)()
         names = [str(name) for name in library.get_available_providers()]
     except Exception:  # a broken installation must not hide the other devices
         return []

@@ -239,9 +239,12 @@ def test_without_the_library_or_the_driver(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx.importlib.util, "find_spec", lambda name: object())
-    fake = SimpleNamespace(get_available_providers=lambda: ["QNNExecutionProvider", "CPUExecutionProvider"])
+    quiet: list[bool] = []
+    names = ["QNNExecutionProvider", "CPUExecutionProvider"]
+    fake = SimpleNamespace(get_available_providers=lambda: names, disable_telemetry_events=lambda: quiet.append(True))
     monkeypatch.setattr(onnx.importlib, "import_module", lambda name: fake)
     assert [record.device for record in onnx.onnx_records()] == ["npu:qnn", "npu:cpu"]
+    assert quiet == [True]
     monkeypatch.setattr(onnx.importlib, "import_module", lambda name: SimpleNamespace())
     assert onnx.onnx_records() == []
     monkeypatch.setattr(onnx.importlib.util, "find_spec", lambda name: None)
