@@ -92,7 +92,7 @@ class RegionLoader:
                 faults += (Fault(f"the {name} device", error.message),)
             else:
                 return done, name, faults + tuple(getattr(done, "faults", ()))
-        # The first device's is the better advice, but for one that is not even here.
+        # What the plan's own device said is the better advice; but where memory is short, that is what can be mended.
         raise next((error for error in errors if isinstance(error, CapacityError)), errors[0])
 
     def _load(self, index: int) -> tuple[LoadedRegion, Placement, tuple[Fault, ...]]:
