@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mixplan.compiler.custom.memory import narrowed, widened
+from mixplan.compiler.custom.memory import in_memory, narrowed, widened
 from mixplan.compiler.custom.signature import read_signature
 from mixplan.compiler.custom.standalone import Standalone, build
 from mixplan.compiler.custom.trace import check_function, lower_function
@@ -50,7 +50,7 @@ class Kernel:
         self.__doc__ = function.__doc__
         self.signature = read_signature(function)
         check_function(function, self.signature)
-        self._built: dict[Any, Standalone] = {}
+        self._built: dict[Any, tuple[Standalone, bool]] = {}
         self._folders: list[str] = []
         weakref.finalize(self, _remove, self._folders)
 
@@ -67,24 +67,26 @@ class Kernel:
         if not all(isinstance(one, np.ndarray) for one in tensors):
             return self.function(*tensors, **bound)
         arrays = [_array(one) for one in tensors]
-        return _result(self._standalone(arrays, bound).run(self._narrowed(arrays)))
+        return self._run(arrays, bound)
 
     def reference(self, *arrays: Array, **numbers: float) -> Any:
         """By the numpy references of the ops that the kernel is lowered to, as the runtime has them."""
         given = [_array(one) for one in arrays]
         lowered, constants = self._lowered(given, self.signature.bind(self.name, given, numbers))
+        lowered = in_memory(lowered, DTYPES[self.dtype])
         names = [value.name for value in lowered.values if value.kind == "input"]
         return _result(evaluate(lowered, constants, dict(zip(names, self._narrowed(given), strict=True)), tokens=1))
 
     def ops(self, *arrays: Array, **numbers: float) -> tuple[str, ...]:
         """Names of the plan's ops that the kernel becomes on arrays of these shapes."""
         given = [_array(one) for one in arrays]
-        return tuple(node.op for node in self._lowered(given, self.signature.bind(self.name, given, numbers))[0].nodes)
+        lowered, _ = self._lowered(given, self.signature.bind(self.name, given, numbers))
+        return tuple(node.op for node in in_memory(lowered, DTYPES[self.dtype]).nodes)
 
     def source(self, *arrays: Array, **numbers: float) -> str:
         """The code that the target generates for arrays of these shapes; "" for a target that generates none."""
         given = [_array(one) for one in arrays]
-        return self._standalone(given, self.signature.bind(self.name, given, numbers)).source
+        return self._standalone(given, self.signature.bind(self.name, given, numbers))[0].source
 
     def replacing(
         self, *targets: Any, match: Callable[[fx.Node], Sequence[Any] | None] | None = None, name: str = "", **numbers: float
@@ -101,7 +103,7 @@ class Kernel:
 
     def close(self) -> None:
         """Give back what was built."""
-        for standalone in self._built.values():
+        for standalone, _ in self._built.values():
             standalone.close()
         self._built.clear()
         _remove(self._folders)
@@ -110,14 +112,27 @@ class Kernel:
         return [narrowed(one, DTYPES[self.dtype]) for one in arrays]
 
     def _lowered(self, arrays: Sequence[Array], numbers: dict[str, float]) -> Any:
-        return lower_function(self.function, numbers, [torch.from_numpy(one) for one in arrays], DTYPES[self.dtype])
+        return lower_function(self.function, numbers, [torch.from_numpy(one) for one in arrays])
 
-    def _standalone(self, arrays: Sequence[Array], numbers: dict[str, float]) -> Standalone:
+    def _run(self, arrays: Sequence[Array], numbers: dict[str, float]) -> Any:
+        standalone, narrow = self._standalone(arrays, numbers)
+        given = self._narrowed(arrays)
+        if narrow:
+            return _result(standalone.run(given))
+        # The target takes no arrays of this dtype: they are rounded here, in front of it and behind.
+        return _result(self._narrowed(standalone.run([widened(one) for one in given])))
+
+    def _standalone(self, arrays: Sequence[Array], numbers: dict[str, float]) -> tuple[Standalone, bool]:
+        """What was built for these shapes and numbers, and whether its arrays are in the kernel's dtype."""
         key = (tuple((one.shape, one.dtype.str) for one in arrays), tuple(sorted(numbers.items())))
         if key not in self._built:
             lowered, constants = self._lowered(arrays, numbers)
+            target = get_target(self.target)
+            held = in_memory(lowered, DTYPES[self.dtype])
+            narrow = all(target.supports(node, held.values).ok for node in held.nodes if node.op == "cast")
             self._folders.append(tempfile.mkdtemp(prefix="mixplan-kernel-"))
-            self._built[key] = build(self.name, lowered, constants, self.target, Path(self._folders[-1]))
+            folder = Path(self._folders[-1])
+            self._built[key] = (build(self.name, held if narrow else lowered, constants, self.target, folder), narrow)
         return self._built[key]
 
 

@@ -9,11 +9,9 @@ from typing import Any
 from torch import Tensor, fx, nn
 
 from mixplan.compiler.constants import Constants
-from mixplan.compiler.custom.memory import in_memory
 from mixplan.compiler.custom.signature import Signature, where
 from mixplan.compiler.evaluate import lower_module
 from mixplan.compiler.lowering import Lowered
-from mixplan.runtime.dtypes import DType
 from mixplan.runtime.errors import MixplanError, UnsupportedError
 
 __all__ = ["ALLOWED", "check_function", "lower_function"]
@@ -51,12 +49,10 @@ def _named_forward(function: Callable[..., Any]) -> Callable[..., Any]:
     return named
 
 
-def lower_function(
-    function: Callable[..., Any], numbers: Mapping[str, float], tensors: Sequence[Tensor], dtype: DType
-) -> tuple[Lowered, Constants]:
+def lower_function(function: Callable[..., Any], numbers: Mapping[str, float], tensors: Sequence[Tensor]) -> tuple[Lowered, Constants]:
     """The function on tensors of these shapes and dtypes, as the plan's values and nodes.
 
-    dtype: what float inputs and results have in memory. Raises UnsupportedError with the function's line.
+    Raises UnsupportedError with the function's line.
     """
     module = _Module(function, numbers).eval()
     try:
@@ -67,7 +63,7 @@ def lower_function(
         raise
     except Exception as error:
         raise _unsupported(function, error) from error
-    return (lowered if dtype is DType.f32 else in_memory(lowered, dtype)), constants
+    return lowered, constants
 
 
 def _unsupported(function: Callable[..., Any], error: Exception) -> UnsupportedError:

@@ -19,7 +19,7 @@ from mixplan.compiler.custom.kernel import Kernel
 from mixplan.compiler.frontends.tiny import tiny_model
 from mixplan.runtime.errors import MixplanError, OptionError, UnsupportedError
 
-TARGETS = ("cpu", "reference")
+TARGETS = ("cpu", "npu", "reference")
 Array = NDArray[Any]
 
 
