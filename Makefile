@@ -41,7 +41,7 @@ $(VENV)/.demo: setup.cfg constraints.txt
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.demo
-	$(PIP) --editable '.[compile,hf,npu,dev]'
+	$(PIP) --editable '.[compile,gpu,hf,npu,dev]'
 	touch $@
 
 env: $(VENV)/.dev

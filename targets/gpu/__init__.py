@@ -1,0 +1,1 @@
+"""The GPU target: Triton kernels, built ahead of time for each architecture."""

@@ -1,0 +1,1 @@
+"""Triton kernels, one a file. `common`, `words`, `epilogue` and `product` hold the device functions that they share."""
