@@ -15,7 +15,7 @@ from pathlib import Path
 
 from mixplan.runtime.errors import OutputError
 
-__all__ = ["cache_root", "cached_kernel", "kernel_key"]
+__all__ = ["cache_root", "cached_kernel", "find_cached", "kernel_key"]
 
 # Libraries to keep, of some 100 kB each.
 _KEPT = 1000
@@ -52,12 +52,21 @@ def _folder() -> Path:
     return folder
 
 
-def cached_kernel(key: str, make: Callable[[], bytes]) -> Path:
+def find_cached(key: str, suffix: str = ".so") -> Path | None:
+    """The path of library `key` where it is there, and marks it as used."""
+    path = _folder() / f"{key}{suffix}"
+    if not path.exists():
+        return None
+    os.utime(path)
+    return path
+
+
+def cached_kernel(key: str, make: Callable[[], bytes], suffix: str = ".so") -> Path:
     """The path of library `key`, made and stored first where it is not there. A reader never sees half a file."""
-    path = _folder() / f"{key}.so"
-    if path.exists():
-        os.utime(path)
-        return path
+    found = find_cached(key, suffix)
+    if found is not None:
+        return found
+    path = _folder() / f"{key}{suffix}"
     data = make()
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{key[:16]}-")
@@ -70,14 +79,14 @@ def cached_kernel(key: str, make: Callable[[], bytes]) -> Path:
             raise
     except OSError as error:
         raise OutputError(f"The kernel cache {path.parent} cannot be written: {error.strerror}.") from error
-    _prune(path.parent)
+    _prune(path.parent, suffix)
     return path
 
 
-def _prune(folder: Path) -> None:
+def _prune(folder: Path, suffix: str) -> None:
     """Remove the libraries that were not asked for longest, where there are too many."""
     dated: list[tuple[float, Path]] = []
-    for path in folder.glob("*.so"):
+    for path in folder.glob(f"*{suffix}"):
         with contextlib.suppress(OSError):  # another process may remove it first
             dated.append((path.stat().st_mtime, path))
     for _, path in sorted(dated)[:-_KEPT]:
