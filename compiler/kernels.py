@@ -31,7 +31,7 @@ def build_regions(plan: Plan, units: Units) -> list[BuiltRegion]:
 
 def _compile(plan: Plan, region: Region, units: Units) -> CompiledRegion:
     try:
-        return units.target(region.device).compile(plan, region, units.options)
+        return units.target(region.device).compile(plan, region, units.options(region.device))
     except (MixplanError, OSError, ImportError):
         raise
     except Exception as error:

@@ -10,6 +10,7 @@ from mixplan.compiler.placing.rules import PlacingRules
 from mixplan.runtime.errors import OptionError
 from mixplan.runtime.plan import Node, Plan
 from mixplan.targets.base import CompileOptions, Target
+from mixplan.targets.levels import check_levels, levels_for
 from mixplan.targets.registry import get_target
 
 __all__ = ["NPU", "ProviderTarget", "Units", "parse_units"]
@@ -51,10 +52,9 @@ class Units:
         """All of them, in order."""
         return [self.target(name) for name in self.names]
 
-    @property
-    def options(self) -> CompileOptions:
-        """What a region is compiled with."""
-        return CompileOptions(levels=self.levels, activation=self.activation, ranges=self.ranges)
+    def options(self, name: str) -> CompileOptions:
+        """What a region of the target `name` is compiled with."""
+        return CompileOptions(levels=levels_for(name, self.levels), activation=self.activation, ranges=self.ranges)
 
     def at(self, levels: Sequence[str]) -> Units:
         """The same, with other levels."""
@@ -102,8 +102,9 @@ def parse_units(
     units = Units(
         tuple(names), provider or "", activation or "", tuple(levels or ()), placing=(placing or PlacingRules()) if mixed else None
     )
+    check_levels(units.names, units.levels)
     for target in units.targets():
-        target.resolve_levels(levels or ())
+        target.resolve_levels(levels_for(target.name, units.levels))
     if activation is not None:
         from mixplan.targets.npu.target import check_activation
 

@@ -19,6 +19,7 @@ _BUILTIN = (
     ("reference", "mixplan.targets.reference.target:ReferenceTarget"),
     ("null", "mixplan.targets.null.target:NullTarget"),
     ("npu", "mixplan.targets.npu.target:NpuTarget"),
+    ("gpu", "mixplan.targets.gpu.target:GpuTarget"),
 )
 _PATHS = dict(_BUILTIN)
 _MEMBERS = ("name", "capabilities", "resolve_levels", "supports", "compile")

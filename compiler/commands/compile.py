@@ -83,6 +83,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--transfer", metavar="RATE+TIME", help="With A+B: what handing values over takes, or measured. Default: 8GB/s+20us.")
 @click.option("--unit-cost", "unit_costs", multiple=True, metavar="UNIT:FACTS", help="With A+B: such as npu:int8=40TOPS,bandwidth=60GB/s.")
 @click.option("--isa", default="all", show_default=True, help="ISA levels to build, by comma; `native` is the best that this machine has.")
+@click.option("--arch", help="GPU architectures to build, by comma: sm_80, sm_90, sm_100, gfx942, or jit. Default: all but jit.")
 @click.option(
     "--kv-dtype",
     metavar="FORMATS",
@@ -96,7 +97,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--seed", type=int, default=0, show_default=True, help="Recorded in the plan; equal seeds give equal bytes.")
 @click.option("--force", is_flag=True, help="Replace an existing plan.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-def compile_command(model: str, output: str, targets: str, isa: str, as_json: bool, **options: Any) -> None:
+def compile_command(model: str, output: str, targets: str, isa: str, arch: str | None, as_json: bool, **options: Any) -> None:
     """Compile MODEL (a Hugging Face directory or a GGUF file) into a plan.
 
     \b
@@ -104,6 +105,7 @@ def compile_command(model: str, output: str, targets: str, isa: str, as_json: bo
     mixplan compile model.gguf -o model.plan --scheme W4A16 --group-size 64 --override lm_head=W8A16
     mixplan compile ./llama -o llama.plan --override 're:.*\\.down_proj=W8A8' --dump-passes passes/
     mixplan compile ./llama -o llama.plan --scheme W4A16:nl,s8 --text wiki.txt
+    mixplan compile ./llama -o llama.plan --target gpu --arch sm_90
     mixplan compile ./llama -o llama.plan --text wiki.txt --bits 4.5
     mixplan compile ./llama -o llama.plan --text wiki.txt --max-loss 1% --pin lm_head=W8A16
     mixplan compile ./llama -o llama.plan --text wiki.txt --max-latency 5ms --batch 1 --context 1024
@@ -124,7 +126,7 @@ def compile_command(model: str, output: str, targets: str, isa: str, as_json: bo
             model,
             output=Path(output),
             targets=tuple(targets.split(",")),
-            isa=None if isa == "all" else tuple(isa.split(",")),
+            isa=(*(() if isa == "all" else isa.split(",")), *(arch.split(",") if arch else ())) or None,
             progress=progress,
             **options,
         )

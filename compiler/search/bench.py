@@ -28,6 +28,7 @@ from mixplan.runtime import load
 from mixplan.runtime.devices.cpu_info import runnable_levels
 from mixplan.runtime.evaluation.measure import Measured, Reference, measure
 from mixplan.runtime.plan_io import write_manifest
+from mixplan.targets.levels import levels_for
 from mixplan.targets.registry import get_target
 
 __all__ = ["LATENCY_TOLERANCE", "RULE_SOLVER", "Attempt", "Bench", "native_levels"]
@@ -66,7 +67,7 @@ def native_levels(options: Options) -> tuple[str, ...]:
     runnable = runnable_levels()
     if "cpu" not in options.targets or not runnable:
         return options.levels
-    built = get_target("cpu").resolve_levels(options.levels)
+    built = get_target("cpu").resolve_levels(levels_for("cpu", options.levels))
     return (next((level for level in runnable if level in built), "native"),)
 
 

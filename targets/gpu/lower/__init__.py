@@ -1,0 +1,1 @@
+"""Turns the nodes of a region into launches."""
