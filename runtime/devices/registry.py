@@ -17,6 +17,7 @@ BUILTIN: tuple[tuple[str, str], ...] = (
     ("reference", "mixplan.runtime.devices.reference:ReferenceDevice"),
     ("null", "mixplan.runtime.devices.null:NullDevice"),
     ("npu", "mixplan.runtime.devices.npu:NpuDevice"),
+    ("gpu", "mixplan.runtime.devices.gpu:GpuDevice"),
 )
 _PATHS = dict(BUILTIN)
 _MEMBERS = ("name", "supported", "load")
