@@ -32,6 +32,8 @@ def _two(kind: str) -> _Binary:
 
 
 def _silu(g: Graph, x: str) -> str:
+    if g.rules.rough_sigmoid:
+        return g.op("Div", x, g.op("Add", g.op("Exp", g.op("Neg", x)), g.number(1.0)))
     return g.op("Mul", x, g.op("Sigmoid", x))
 
 
@@ -54,12 +56,23 @@ def _relu2(g: Graph, x: str) -> str:
     return _square(g, g.op("Relu", x))
 
 
+def _other_side(g: Graph, rest: str, b: str) -> str:
+    """Whether what fmod leaves is not 0 and has another sign than the divisor."""
+    zero = g.number(0.0)
+    return g.op("And", g.op("Not", g.op("Equal", rest, zero)), g.op("Xor", g.op("Less", rest, zero), g.op("Less", b, zero)))
+
+
 def _floor_div(g: Graph, a: str, b: str) -> str:
-    return g.op("Floor", g.op("Div", a, b))
+    """By way of fmod, which is exact and right for infinities."""
+    rest = g.op("Mod", a, b, fmod=1)
+    whole = g.op("Round", g.op("Div", g.op("Sub", a, rest), b))
+    below = g.op("Where", _other_side(g, rest, b), g.op("Sub", whole, g.number(1.0)), whole)
+    return g.op("Where", g.op("Equal", b, g.number(0.0)), g.op("Div", a, b), below)
 
 
 def _remainder(g: Graph, a: str, b: str) -> str:
-    return g.op("Sub", a, g.op("Mul", _floor_div(g, a, b), b))
+    rest = g.op("Mod", a, b, fmod=1)
+    return g.op("Where", _other_side(g, rest, b), g.op("Add", rest, b), rest)
 
 
 _UNARY: dict[str, tuple[_Unary, Check]] = {

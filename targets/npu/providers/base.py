@@ -34,6 +34,7 @@ class ProviderRules:
     quantized tensors. weights: element types of quantized weights. per_channel: whether each output channel may have its own scale.
     block_wise: whether a group of columns may. quantized_outputs: whether a product counts as quantized only where its result is, too.
     power_of_two: whether scales of activations must be powers of two. source: where this stands.
+    rough_sigmoid: its Sigmoid is off by more than rounding, so that SiLU is better made of Exp.
     """
 
     name: str
@@ -46,3 +47,4 @@ class ProviderRules:
     source: str
     power_of_two: bool = False
     note: str = ""
+    rough_sigmoid: bool = False

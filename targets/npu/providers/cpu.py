@@ -15,5 +15,6 @@ RULES = ProviderRules(
     per_channel=True,
     block_wise=True,
     quantized_outputs=False,
+    rough_sigmoid=True,
     source="https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html",
 )
