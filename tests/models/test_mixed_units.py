@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 from mixplan.compiler.frontends.tiny import tiny_model
 from mixplan.compiler.pipeline import compile as compile_plan
+from mixplan.compiler.placing.partition import partition_mixed
+from mixplan.compiler.placing.rules import PlacingRules
 from mixplan.runtime import load
 from mixplan.runtime.errors import OptionError
 from mixplan.runtime.explain_placement import explain_placement
+from mixplan.runtime.plan_check_graph import check_regions
+from mixplan.runtime.plan_io import read_plan
+from mixplan.targets.base import CostModel
+from mixplan.targets.registry import get_target
 
 # An NPU as they are: quick with integers, and no match for a CPU in what is float.
 COSTS = ("cpu:int8=1GOPS,f32=1GFLOPS,bandwidth=1GB/s", "npu:int8=1TOPS,f32=0.01GFLOPS,bandwidth=1TB/s,call=10us")
@@ -78,3 +85,22 @@ def test_options_of_placing_need_units_to_choose_from(tmp_path: Path) -> None:
         compile_plan("no such checkpoint", output=tmp_path / "m.plan", targets=("cpu+npu", "reference"))
     with pytest.raises(OptionError, match="twice"):
         compile_plan("no such checkpoint", output=tmp_path / "m.plan", targets=("cpu+cpu",))
+
+
+def test_a_gpu_and_the_cpu_simulated(tmp_path: Path) -> None:
+    """No GPU is needed to say what it would take: the targets answer, and costs are stated as a data sheet has them."""
+    compile_plan(tiny_model("qwen2"), output=tmp_path / "m.plan", scheme="W4A16", targets=("reference",))
+    with read_plan(tmp_path / "m.plan") as loaded:
+        plan = msgspec.structs.replace(loaded.plan, regions=())
+    gpu, cpu = get_target("gpu"), get_target("cpu")
+    costs = {"gpu": CostModel(bandwidth=2e12, f32=5e13, bf16=5e14, call_seconds=2e-5), "cpu": CostModel(bandwidth=2e10, f32=1e11)}
+    parts = partition_mixed(plan, [gpu, cpu], PlacingRules(costs=costs))
+    check_regions(msgspec.structs.replace(plan, nodes=tuple(parts.nodes), regions=tuple(parts.regions)))
+    refused = {node.name for node in plan.nodes if not gpu.supports(node, plan.values)}
+    placed = {node.name: region.device for region in parts.regions for node in parts.nodes[region.start : region.stop]}
+    assert set(placed.values()) <= {"gpu", "cpu"} and "gpu" in placed.values()
+    assert refused <= {name for name, device in placed.items() if device == "cpu"}
+    # The same units with the CPU as home: a prompt is worth the way, a decode step of so small a model is not.
+    for tokens, device in ((256, "gpu"), (1, "cpu")):
+        home = partition_mixed(plan, [cpu, gpu], PlacingRules(costs=costs, tokens=tokens))
+        assert [region.device for region in home.regions] == [device]
