@@ -41,11 +41,11 @@ class Kernel:
     use. name: the function's.
     """
 
-    def __init__(self, function: Callable[..., Any], dtype: str, target: str) -> None:
+    def __init__(self, function: Callable[..., Any], dtype: str, target: str, isa: str | None = None) -> None:
         if dtype not in DTYPES:
             raise OptionError(f"dtype of kernel {function.__name__} is {dtype!r}; allowed are {', '.join(DTYPES)}.")
         get_target(target)
-        self.function, self.dtype, self.target = function, dtype, target
+        self.function, self.dtype, self.target, self.isa = function, dtype, target, isa
         self.name: str = function.__name__
         self.__doc__ = function.__doc__
         self.signature = read_signature(function)
@@ -57,9 +57,12 @@ class Kernel:
     def __repr__(self) -> str:
         return f"<mixplan.kernel {self.name}({', '.join(self.signature.tensors)}), {self.dtype} on {self.target}>"
 
-    def on(self, target: str | None = None, *, dtype: str | None = None) -> Kernel:
-        """The same kernel for another target or dtype. OptionError for one that is not known."""
-        return Kernel(self.function, dtype or self.dtype, target or self.target)
+    def on(self, target: str | None = None, *, dtype: str | None = None, isa: str | None = None) -> Kernel:
+        """The same kernel for another target or dtype. OptionError for one that is not known.
+
+        isa: a level of the target to compile for and to run ("x86-64-v3"; for the GPU "interpret" as well); by default this machine's.
+        """
+        return Kernel(self.function, dtype or self.dtype, target or self.target, isa)
 
     def __call__(self, *tensors: Any, **numbers: float) -> Any:
         """The result, or a tuple of results. Raises OptionError for arguments that do not fit, UnsupportedError as `build` does."""
@@ -132,7 +135,7 @@ class Kernel:
             narrow = all(target.supports(node, held.values).ok for node in held.nodes if node.op == "cast")
             self._folders.append(tempfile.mkdtemp(prefix="mixplan-kernel-"))
             folder = Path(self._folders[-1])
-            self._built[key] = (build(self.name, held if narrow else lowered, constants, self.target, folder), narrow)
+            self._built[key] = (build(self.name, held if narrow else lowered, constants, self.target, folder, self.isa), narrow)
         return self._built[key]
 
 

@@ -54,7 +54,7 @@ class Standalone:
         self._plan.close()
 
 
-def build(name: str, lowered: Lowered, constants: Constants, target_name: str, root: Path) -> Standalone:
+def build(name: str, lowered: Lowered, constants: Constants, target_name: str, root: Path, isa: str | None = None) -> Standalone:
     """Compile for a target, in the empty folder `root`, and load on the device of that name.
 
     Raises UnsupportedError for an op that the target has not, and where it does not compile or run on this machine.
@@ -71,9 +71,9 @@ def build(name: str, lowered: Lowered, constants: Constants, target_name: str, r
                 hint="`mixplan targets --conformance NAME` lists the ops of a target.",
             )
     plan, arrays = _plan(name, lowered, constants, target_name)
-    compiled = target.compile(plan, plan.regions[-1], CompileOptions(_levels(target)))
+    compiled = target.compile(plan, plan.regions[-1], CompileOptions(_levels(target, isa)))
     _write(root, plan, arrays, compiled)
-    device = create_device(target_name, DeviceOptions())
+    device = create_device(target_name, DeviceOptions(isa=isa))
     runs = device.supported()
     if not runs.ok:
         raise UnsupportedError(f"The device {target_name!r} does not run on this machine: {runs.reason}.")
@@ -86,7 +86,9 @@ def build(name: str, lowered: Lowered, constants: Constants, target_name: str, r
         raise
 
 
-def _levels(target: Target) -> tuple[str, ...]:
+def _levels(target: Target, isa: str | None) -> tuple[str, ...]:
+    if isa is not None:
+        return target.resolve_levels((isa,))
     try:
         return target.resolve_levels(("native",))
     except OptionError:

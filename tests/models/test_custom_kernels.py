@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -213,3 +215,26 @@ def test_a_match_that_does_not_fit_names_the_node(tmp_path: Path, monkeypatch: p
     with pytest.raises(MixplanError, match=r"Kernel halved gives \[1, .*\] in the place of node \w*silu"):
         mixplan.compile(tiny_model("llama"), output=tmp_path / "x", scheme="FP32", passes=("wrong_rule:shorter@after=drop_noops",))
     assert not (tmp_path / "x").exists()
+
+
+_INTERPRETED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import numpy as np
+from test_custom_kernels import CASES
+for name, (kernel, arrays) in CASES.items():
+    on = kernel.on("gpu", isa="interpret")
+    found, wanted = on(*arrays), kernel.reference(*arrays)
+    for got, want in zip(*((one if isinstance(one, tuple) else (one,)) for one in (found, wanted)), strict=True):
+        np.testing.assert_allclose(got, want, rtol=2.0**-8 if kernel.dtype == "bf16" else 1e-5, atol=1e-5, err_msg=name)
+    print(name)
+"""
+
+
+def test_triton_kernels_in_the_interpreter() -> None:
+    """In a process of its own: Triton decides on its import whether it interprets."""
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "ignore", "-c", _INTERPRETED, str(Path(__file__).parent)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.split() == list(CASES)
