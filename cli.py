@@ -117,7 +117,7 @@ def _render_chat() -> Any:
 @click.option("--seed", type=int, help="Makes sampling reproducible.")
 @click.option("--stop", multiple=True, help="Stop before this text; may be given more than once.")
 @click.option("--threads", type=click.IntRange(1), help="Default: the cores this process may use.")
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, npu or reference.")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, gpu, npu or reference.")
 @click.option("--allow-cpu-fallback", is_flag=True, help="Let the CPU run what an NPU's provider does not.")
 @click.option("--isa", help="Force an ISA level; one that the plan lacks is compiled on the spot.")
 @click.option("--trust", is_flag=True, help="Load the plan's own kernels although they were not built here.")

@@ -28,7 +28,7 @@ __all__ = ["eval_command"]
 @click.option("--chat", is_flag=True, help="With --tasks: put the questions into the model's chat template.")
 @click.option("--seed", type=int, default=0, show_default=True, help="With --tasks: which examples are drawn.")
 @click.option("--threads", type=click.IntRange(1), help="Default: the cores this process may use.")
-@click.option("--device", default="auto", show_default=True, help="auto, cpu or reference.")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, gpu, npu or reference.")
 @click.option("--isa", help="Force an ISA level; one that the plan lacks is compiled on the spot.")
 @click.option("--trust", is_flag=True, help="Load the plan's own kernels although they were not built here.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")

@@ -32,7 +32,7 @@ _QUICK = {"requests": 100, "launches": 3, "rounds": 1}
 @click.option("--prefill-tokens", type=click.IntRange(1), help="Prompt tokens in a step that others decode in. Default: the scheduler's.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of lengths, places in the text and token ids.")
 @click.option("--threads", type=click.IntRange(1), help="Default: the cores this process may use.")
-@click.option("--device", default="auto", show_default=True, help="auto, cpu or reference.")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, gpu, npu or reference.")
 @click.option("--isa", help="Force an ISA level; one that the plan lacks is compiled on the spot.")
 @click.option("--trust", is_flag=True, help="Load the plan's own kernels although they were not built here.")
 @click.option("--strict", is_flag=True, help="A kernel or a device that fails is an error; nothing takes its place.")
