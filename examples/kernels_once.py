@@ -38,8 +38,9 @@ def four_bit_product(x: Tensor, weight: Tensor) -> Tensor:
 
 snake_for_silu = snake.replacing(torch.ops.aten.silu.default)
 norm_for_rms = centered_norm.replacing(torch.ops.mixplan.rms_norm.default)
-of_down = lambda node: node.args[:2] if "down_proj" in str(node.args[1]) else None  # noqa: E731
-four_bits_down = four_bit_product.replacing(torch.ops.aten.linear.default, match=of_down)
+four_bits_down = four_bit_product.replacing(
+    torch.ops.aten.linear.default, match=lambda node: node.args[:2] if "down_proj" in str(node.args[1]) else None
+)
 
 
 def main() -> None:

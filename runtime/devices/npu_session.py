@@ -29,6 +29,8 @@ def import_onnxruntime() -> Any:
         import onnxruntime
     except ImportError:
         raise MissingExtraError("The NPU device", "npu") from None
+    # Running a plan is no reason to report to anybody.
+    getattr(onnxruntime, "disable_telemetry_events", lambda: None)()
     return onnxruntime
 
 
