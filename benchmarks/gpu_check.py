@@ -19,6 +19,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -160,14 +161,14 @@ def products(
             if kind == "a16":
                 more = options | {"K": k, "X_STRIDE": k, "DOT": "bf16i" if smoke else "bf16"}
                 given = (x, words, scales, None, None, None, None, y, None, None, rows)
-                run = lambda given=given, more=more, common=common, grid=grid: gemm_a16[grid](*given, **common, **more)  # noqa: E731
+                run = partial(gemm_a16[grid], *given, **common, **more)
             elif kind == "a8":
                 given = (q, ones, ones, words, scales, None, None, None, None, y, None, None, rows)
-                run = lambda given=given, more=options, common=common, grid=grid: gemm_a8[grid](*given, **common, **more)  # noqa: E731
+                run = partial(gemm_a8[grid], *given, **common, **options)
             else:
                 given = (q.view(torch.uint8), ones, words, scales, None, None, y, None, None, rows)
                 more = {"NATIVE": arch.fp8}
-                run = lambda given=given, more=more, common=common, grid=grid: gemm_fp8[grid](*given, **common, **more)  # noqa: E731
+                run = partial(gemm_fp8[grid], *given, **common, **more)
             out.append(_row(title, rows, n, k, fmt.effective_bits(n, k), seconds(run, synchronize), top))
     return out
 

@@ -59,7 +59,7 @@ def supports(target: Target, node: Node, values: Sequence[Value]) -> Support:
     """What the target answers. One of another package that fails instead of answering is passed over, like one that says no."""
     try:
         return target.supports(node, values)
-    except Exception as error:
+    except Exception as error:  # another package's code may raise anything; our own must not
         if type(target).__module__.startswith("mixplan."):
             raise
         return Support(False, f"it failed to say whether it supports {node.op!r}: {type(error).__name__}: {error}")

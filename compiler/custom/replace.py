@@ -10,6 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from mixplan.compiler.custom.trace import ALLOWED
 from mixplan.passes.base import PassContext, PassResult
+from mixplan.passes.patterns import dims, same_dims
 from mixplan.passes.rewriting import Rewriter
 from mixplan.passes.rules import SimpleRule, apply_rules
 from mixplan.runtime.errors import MixplanError, OptionError, PassError, UnsupportedError
@@ -63,7 +64,7 @@ def _inline(kernel: Kernel, numbers: Mapping[str, float], node: fx.Node, given: 
             traced = make_fx(lambda *tensors: kernel.function(*tensors, **bound))(*(one.meta["val"] for one in given))
     except MixplanError:
         raise
-    except Exception as error:
+    except Exception as error:  # whatever the function raises on these shapes
         raise UnsupportedError(f"Kernel {kernel.name} in the place of node {node.name}: {error}", hint=ALLOWED) from error
     made: dict[fx.Node, Any] = dict(zip((one for one in traced.graph.nodes if one.op == "placeholder"), given, strict=True))
     for one in traced.graph.nodes:
@@ -77,10 +78,9 @@ def _inline(kernel: Kernel, numbers: Mapping[str, float], node: fx.Node, given: 
             if not isinstance(result, fx.Node):
                 raise PassError(f"Kernel {kernel.name} gives {result!r}; in the place of node {node.name} it must give one tensor.")
             found = made[result]
-            if found.meta["val"].shape != node.meta["val"].shape:
+            if not same_dims(found, node):
                 raise PassError(
-                    f"Kernel {kernel.name} gives {list(found.meta['val'].shape)} in the place of node {node.name}, "
-                    f"which gives {list(node.meta['val'].shape)}."
+                    f"Kernel {kernel.name} gives {list(dims(found))} in the place of node {node.name}, which gives {list(dims(node))}."
                 )
             assert isinstance(found, fx.Node)
             return found

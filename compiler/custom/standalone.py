@@ -6,7 +6,6 @@ reference device, which is never run: the kernel's region is called with arrays 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from mixplan.runtime.hal import CacheSpec, DeviceOptions, LoadedRegion, Step
 from mixplan.runtime.plan import SCHEMA_VERSION, Model, Node, Plan, Provenance, Region, Tensor, Value
 from mixplan.runtime.plan_io import LoadedPlan, read_plan, write_manifest
 from mixplan.targets.base import CompiledRegion, CompileOptions, Target
+from mixplan.targets.constants_file import write_constants
 from mixplan.targets.kernel_files import write_kernels
 from mixplan.targets.registry import get_target
 
@@ -134,15 +134,7 @@ def _plan(name: str, lowered: Lowered, constants: Constants, target: str) -> tup
 
 
 def _write(root: Path, plan: Plan, arrays: dict[str, Array], compiled: CompiledRegion) -> None:
-    header: dict[str, Any] = {}
-    offset = 0
     dtypes = {value.tensor.key: value.dtype for value in plan.values if value.tensor is not None}
-    for key, array in arrays.items():
-        header[key] = {"dtype": dtypes[key].safetensors, "shape": list(array.shape), "data_offsets": [offset, offset + array.nbytes]}
-        offset += array.nbytes
-    if arrays:
-        text = json.dumps(header).encode()
-        text += b" " * (-(len(text) + 8) % 64)
-        (root / _WEIGHTS).write_bytes(len(text).to_bytes(8, "little") + text + b"".join(array.tobytes() for array in arrays.values()))
+    write_constants(root / _WEIGHTS, {key: (array, dtypes[key]) for key, array in arrays.items()})
     region = write_kernels(root, plan.regions[-1], compiled)
     write_manifest(root, msgspec.structs.replace(plan, regions=(*plan.regions[:-1], region)))

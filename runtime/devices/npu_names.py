@@ -13,7 +13,7 @@ from mixplan.runtime.dtypes import DType
 from mixplan.runtime.errors import UnsupportedError
 from mixplan.runtime.plan import AttentionLayer, Dim, Node, Plan, Region
 
-__all__ = ["DISTANCE", "Mask", "dim_name", "is_past", "layer_names", "mask_of", "past_kind", "region_attention", "value_names"]
+__all__ = ["DISTANCE", "Mask", "dim_name", "is_past", "layer_names", "mask_of", "past_kind", "region_attention", "value_names", "whole"]
 
 DISTANCE = "attention_distance"
 """f32 [T, S]: position of the query less that of the key, for ALiBi."""
@@ -34,9 +34,16 @@ class Mask:
         return "attention_bias" if not self.width else f"attention_bias_{self.kind}_{self.width}"
 
 
+def whole(node: Node, name: str) -> int:
+    """An attribute that is a whole number, 0 where it is left out; plans that are loaded have no others."""
+    value = node.attrs.get(name, 0)
+    assert isinstance(value, int), f"{node.name}: {name} is {value!r}"
+    return value
+
+
 def mask_of(node: Node) -> Mask:
     """The mask of an attention node."""
-    window = int(node.attrs.get("window", 0))  # type: ignore[arg-type]
+    window = whole(node, "window")
     if node.attrs.get("mask", "causal") == "chunked":
         return Mask("chunk", window)
     return Mask("window", window)
@@ -67,7 +74,7 @@ def past_kind(layer: AttentionLayer) -> str:
 def region_attention(plan: Plan, region: Region) -> dict[int, Node]:
     """A region's attention nodes, by layer."""
     nodes = (node for node in plan.nodes[region.start : region.stop] if node.op == "attention")
-    return {int(node.attrs["layer"]): node for node in nodes}  # type: ignore[arg-type]
+    return {whole(node, "layer"): node for node in nodes}
 
 
 def value_names(plan: Plan, region: Region) -> dict[int, str]:

@@ -26,6 +26,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from mixplan.runtime.devices.npu_names import whole
 from mixplan.runtime.dtypes import DType, bf16_to_f32
 from mixplan.runtime.errors import UnsupportedError
 from mixplan.runtime.formats import WeightFormat
@@ -127,12 +128,12 @@ def node_weights(node: Node, values: Sequence[Value]) -> tuple[Weight, ...]:
     weight, scales, zeros = ([*node.inputs, -1, -1, -1])[first : first + 3]
     fmt = WeightFormat.of(
         str(node.attrs["format"]),
-        int(node.attrs.get("group_size", 0)),  # type: ignore[arg-type]
+        whole(node, "group_size"),
         zeros < 0,
         values[scales].dtype if scales >= 0 else None,
         values[zeros].dtype if zeros >= 0 else DType.u8,
     )
-    rows, columns = int(node.attrs["rows"]), int(node.attrs["columns"])  # type: ignore[arg-type]
+    rows, columns = whole(node, "rows"), whole(node, "columns")
     form: Form = "table" if node.op == "embedding" else "matrix"
     halves = (0, 1) if node.op.startswith("gated") else (-1,)
     return tuple(Weight((weight, scales, zeros), fmt, rows, columns, form, half) for half in halves)

@@ -6,7 +6,6 @@ reference device, which is never run: the tested region is called with arrays in
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from mixplan.runtime.ops import op_spec
 from mixplan.runtime.plan import SCHEMA_VERSION, Model, Node, Plan, Provenance, Region, Tensor, Value
 from mixplan.runtime.plan_io import write_manifest
 from mixplan.targets.conformance.case import Case, Filled, Fixed, Given
+from mixplan.targets.constants_file import write_constants
 
 __all__ = ["MAX_TOKENS", "TESTED", "case_node", "case_plan", "write_case"]
 
@@ -90,18 +90,6 @@ def case_node(plan: Plan) -> Node:
 
 def write_case(root: Path, case: Case, plan: Plan, tested: Region) -> None:
     """Write the plan's weights and manifest into `root`, where the files of the `tested` region already are."""
-    arrays = {f"c{number}": given for number, given in enumerate(case.inputs) if isinstance(given, Fixed)}
-    header, offset = {}, 0
-    for name, given in arrays.items():
-        header[name] = {
-            "dtype": given.dtype.safetensors,
-            "shape": list(given.array.shape),
-            "data_offsets": [offset, offset + given.array.nbytes],
-        }
-        offset += given.array.nbytes
-    if arrays:
-        text = json.dumps(header).encode()
-        text += b" " * (-(len(text) + 8) % 64)
-        data = b"".join(given.array.tobytes() for given in arrays.values())
-        (root / _WEIGHTS).write_bytes(len(text).to_bytes(8, "little") + text + data)
+    fixed = {f"c{number}": given for number, given in enumerate(case.inputs) if isinstance(given, Fixed)}
+    write_constants(root / _WEIGHTS, {name: (given.array, given.dtype) for name, given in fixed.items()})
     write_manifest(root, msgspec.structs.replace(plan, regions=(*plan.regions[:-1], tested)))

@@ -84,7 +84,7 @@ def test_nodes_on_the_cpu_are_an_error_unless_allowed() -> None:
     ("text", "kind"),
     [
         (
-            "This session contains graph nodes that are assigned to the default CPU EP, but fallback to CPU EP has been disabled",
+            "graph nodes are assigned to the default CPU EP, but fallback to CPU EP has been disabled",
             ProviderError,
         ),
         ("no external initializer weights-0123.bin", PlanError),
