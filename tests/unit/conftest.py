@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -119,3 +121,18 @@ def from_function(small: Callable[..., SmallGraph]) -> Callable[..., SmallGraph]
         return small(Function(function, **parameters), *inputs)
 
     return capture
+
+
+def _lowering_check() -> Any:
+    """The helper beside this file: tests are no package, so it is loaded by its path, once."""
+    spec = importlib.util.spec_from_file_location("lowering_check", Path(__file__).with_name("lowering_check.py"))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def check() -> Any:
+    """check(function, *tensors): compares with torch at two sizes; gives the plan's ops. function(module, *tensors)."""
+    return _lowering_check().check
