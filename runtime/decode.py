@@ -13,29 +13,38 @@ from numpy.typing import NDArray
 from mixplan.runtime.errors import CapacityError, RequestError
 from mixplan.runtime.executor import Executor
 from mixplan.runtime.hal import MOST_STEPS
+from mixplan.runtime.history import History
 from mixplan.runtime.kv_cache import PagedCache
 from mixplan.runtime.logit_rows import LogitRows, finite_best
 from mixplan.runtime.plan import Model
 from mixplan.runtime.sampling import Draw
 
-__all__ = ["Decoder", "whole_numbers"]
+__all__ = ["Decoder", "Moved", "whole_numbers"]
+
+
+class Moved(Exception):  # noqa: N818 - it is no error: the caller tries once more
+    """The region went to another device in the middle of a step, which has changed nothing."""
 
 
 class Decoder:
     """Appends tokens to sequences. Not safe for use by several threads at once: the model holds a lock."""
 
-    def __init__(self, model: Model, executor: Executor, cache: PagedCache, max_step_tokens: int) -> None:
+    def __init__(self, model: Model, executor: Executor, cache: PagedCache, history: History, max_step_tokens: int) -> None:
         self._vocabulary = model.vocab_size
         self._context = model.context_length
         self._cache = cache
+        self._history = history
         self._most = max_step_tokens
         self._executor = executor
+        self._moves = executor.moves
         self._device = executor.decoder(cache.tables)
 
     @property
     def short(self) -> bool:
         """Whether the plan's device has a shorter way for these steps."""
-        return self._device is not None and not self._executor.replaced
+        if self._moves != self._executor.moves:
+            self._moves, self._device = self._executor.moves, self._executor.decoder(self._cache.tables)
+        return self._device is not None
 
     def positions(self, token_ids: Sequence[int], sequences: Sequence[int]) -> list[int]:
         """Where the tokens go. RequestError and CapacityError for what `Model.step` refuses."""
@@ -62,16 +71,22 @@ class Decoder:
         return positions
 
     def run(self, token_ids: Sequence[int], sequences: Sequence[int], positions: Sequence[int]) -> LogitRows:
-        """One step; the sequences have grown when it returns, and are as before where it raises. Only where there is a short way."""
+        """One step; the sequences have grown when it returns, and are as before where it raises. Only where there is a short way.
+
+        Moved where that has gone.
+        """
         assert self._device is not None
         started = perf_counter_ns()
         slots = self._cache.extend(sequences)
         try:
             rows = self._device.run(token_ids, positions, slots)
-        except BaseException:
+        except BaseException as error:
             self.undo(sequences, positions)
+            self._move(error)
             raise
         self._cache.extended(slots)
+        for slot, position, token in zip(slots, positions, token_ids, strict=True):
+            self._history.write(slot, position, (token,))
         self._executor.count(perf_counter_ns() - started, 1)
         return rows
 
@@ -95,18 +110,29 @@ class Decoder:
             found, rows = self._device.run_steps(token_ids, positions, slots, draws, steps, stops, seconds)
             if min(found) < 0:
                 finite_best(rows)
-        except BaseException:
+        except BaseException as error:
             self.undo(sequences, positions)
+            self._move(error)
             raise
         done = len(found) // len(slots)
         cache.extended(slots, done)
+        # Step by step; those found in the last one are not appended yet.
+        appended = [*token_ids, *found[: -len(slots)]]
+        for row, (slot, position) in enumerate(zip(slots, positions, strict=True)):
+            self._history.write(slot, position, appended[row :: len(slots)])
         self._executor.count(perf_counter_ns() - started, done)
         return found
 
     def undo(self, sequences: Sequence[int], positions: Sequence[int]) -> None:
         """Each sequence has what it had before `positions`."""
         for sequence, position in zip(sequences, positions, strict=True):
-            self._cache.truncate(sequence, position)
+            self._cache.truncate(sequence, min(position, self._cache.length(sequence)))
+
+    def _move(self, error: BaseException) -> None:
+        """Moved, where the device is out of memory and another took the region over."""
+        if isinstance(error, (CapacityError, MemoryError)):
+            self._executor.move(0, error)
+            raise Moved from error
 
 
 def whole_numbers(given: Sequence[int] | NDArray[np.integer[Any]], name: str) -> Sequence[int]:

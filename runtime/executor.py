@@ -37,8 +37,10 @@ class Executor:
                 self._dead[number].append(value)
         self.nanoseconds = [0] * len(self._regions)
         self.calls = 0
-        self.replaced = False
-        """Whether a region has another implementation than at the start."""
+        self.moves = 0
+        """How often a region went to another device."""
+        self.restore: Callable[[], None] = lambda: None
+        """Makes the keys and values of all sequences anew, where a region that held some has moved to another device."""
 
     def run(self, step: Step, tap: Tap | None = None) -> list[Array]:
         """The plan's outputs, in order. They may lie in a device's memory, valid until the next run.
@@ -53,7 +55,9 @@ class Executor:
             try:
                 made = self._run(number, step, inputs, tap)
             except (CapacityError, MemoryError) as error:
-                self._take_over(number, error)
+                self.move(number, error)
+                if self._remembers[number]:
+                    return self.run(step, tap)
                 made = self._run(number, step, inputs, tap)
             self.nanoseconds[number] += perf_counter_ns() - started
             border.update(made)
@@ -73,14 +77,11 @@ class Executor:
             hint="Load the plan with device='reference'.",
         )
 
-    def _take_over(self, number: int, error: CapacityError | MemoryError) -> None:
-        """Put another implementation in the region's place, for this step and all later ones; what went wrong, where that cannot be."""
+    def move(self, number: int, error: CapacityError | MemoryError) -> None:
+        """Put the next implementation in the region's place, for this step and all later ones, with what it held of keys and values; raises
+        what went wrong, where there is none.
+        """
         region, reason = self._plan.regions[number], error.message if isinstance(error, CapacityError) else str(error) or "out of memory"
-        if self._remembers[number] and self.calls:
-            raise CapacityError(
-                f"The device of region {region.name!r} failed in a step, and holds keys and values that no other device has: {reason}",
-                hint="Load the plan again, with fewer kv_tokens or max_step_tokens.",
-            ) from error
         other = self._replace(number, reason) if self._replace is not None else None
         if other is None:
             if isinstance(error, CapacityError):
@@ -89,7 +90,9 @@ class Executor:
             raise CapacityError(f"Region {region.name!r} ran out of memory: {reason}", hint=hint) from error
         self._regions[number].close()
         self._regions[number] = other
-        self.replaced = True
+        self.moves += 1
+        if self._remembers[number]:
+            self.restore()
 
     def decoder(self, tables: NDArray[np.int32]) -> RegionDecoder | None:
         """The short way for decode steps (see hal.DecodingRegion), where the plan is one region of a device that has it."""

@@ -203,7 +203,7 @@ class Device(Protocol):
 
     `load` raises UnsupportedError where this region cannot run here, CapacityError or MemoryError where the device has no room for it (the
     runtime then takes the next device, and reports why), PlanError where the plan is wrong. `LoadedRegion.run` may raise the second
-    too; then the next device runs this step and all later ones, as long as the region holds no keys and values yet.
+    too; then the next device runs this step and all later ones, after the steps that make the keys and values that the region held.
     """
 
     @property

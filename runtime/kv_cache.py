@@ -55,6 +55,10 @@ class PagedCache:
         """The sequences that hold a slot, in order of arrival."""
         return tuple(self._slots)
 
+    def filled(self) -> list[tuple[int, int]]:
+        """(slot, tokens stored) of each sequence, in order of arrival."""
+        return [(slot, self._lengths[slot]) for slot in self._slots.values()]
+
     def length(self, sequence: int) -> int:
         """Tokens stored of `sequence`."""
         slot = self._slots.get(sequence)
@@ -126,7 +130,7 @@ class PagedCache:
     def rollback(self, spans: Iterable[Span]) -> None:
         """The step failed: sequences keep what they had before `start`, new ones go."""
         for span in spans:
-            self.truncate(span.sequence, span.start)
+            self.truncate(span.sequence, min(span.start, self.length(span.sequence)))
 
     def truncate(self, sequence: int, length: int) -> None:
         """Forget the tokens from position `length` on; a sequence cut to 0 gives its slot back. RequestError where it is shorter."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
@@ -13,11 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mixplan.runtime.decode import Decoder, whole_numbers
+from mixplan.runtime.decode import Decoder, Moved, whole_numbers
 from mixplan.runtime.errors import InternalError, RequestError
 from mixplan.runtime.executor import Executor, Tap
 from mixplan.runtime.fallbacks import Fallbacks
 from mixplan.runtime.hal import MOST_STEPS, PAGE_SIZE, CacheSpec, Step
+from mixplan.runtime.history import History
 from mixplan.runtime.kv_cache import PagedCache, Span
 from mixplan.runtime.limits import kv_bytes_per_token
 from mixplan.runtime.logit_rows import LogitRows, finite_best
@@ -51,13 +54,11 @@ class Model:
         loaded: LoadedPlan,
         executor: Executor,
         cache: PagedCache,
-        placement: tuple[Placement, ...],
+        placements: Sequence[Placement],
         max_step_tokens: int,
         load_seconds: float,
         fallbacks: Fallbacks,
     ) -> None:
-        self.placement = placement
-        """Where each region runs, and why."""
         self.max_step_tokens = max_step_tokens
         """The most tokens that one step takes."""
         self._loaded = loaded
@@ -65,7 +66,10 @@ class Model:
         self._cache = cache
         self._load_seconds = load_seconds
         self._fallbacks = fallbacks
-        self._decoder = Decoder(loaded.plan.model, executor, cache, max_step_tokens)
+        self._placements = placements
+        self._history = History(cache.spec.max_sequences)
+        self._decoder = Decoder(loaded.plan.model, executor, cache, self._history, max_step_tokens)
+        executor.restore = partial(self._history.restore, cache, executor.run, max_step_tokens)
         self._lock = threading.RLock()
         self._tokenizer: Tokenizer | None = None
         self._closed = False
@@ -77,6 +81,11 @@ class Model:
     def plan(self) -> Plan:
         """The plan."""
         return self._loaded.plan
+
+    @property
+    def placement(self) -> tuple[Placement, ...]:
+        """Where each region runs now, and why."""
+        return tuple(self._placements)
 
     @property
     def loaded(self) -> LoadedPlan:
@@ -152,6 +161,9 @@ class Model:
                 # A copy: the device may use the memory again in the next step.
                 result = np.array(made, np.float32).reshape(step.rows, model.vocab_size)
             self._cache.commit(request.spans)
+            tokens = iter(request.token_ids.tolist())
+            for slot, span in zip(slots, request.spans, strict=True):
+                self._history.write(slot, span.start, islice(tokens, span.stop - span.start))
             self._steps += 1
             self._tokens += step.tokens
             self._seconds += perf_counter() - started
@@ -171,7 +183,10 @@ class Model:
             decoder = self._decoder
             positions = decoder.positions(tokens, owners)
             if decoder.short:
-                rows = decoder.run(tokens, owners, positions)
+                try:
+                    rows = decoder.run(tokens, owners, positions)
+                except Moved:
+                    return self.decode(tokens, owners, choose)
                 self._steps += 1
                 self._tokens += len(tokens)
                 self._seconds += perf_counter() - started
@@ -217,7 +232,10 @@ class Model:
             positions = decoder.positions(tokens, owners)
             if not decoder.short:
                 return list(self.decode(tokens, owners, finite_best if draws is None else lambda rows: draw_tokens(rows, draws)))
-            found = decoder.run_steps(tokens, owners, positions, draws, steps, stops, seconds)
+            try:
+                found = decoder.run_steps(tokens, owners, positions, draws, steps, stops, seconds)
+            except Moved:
+                return self.decode_steps(tokens, owners, draws, steps=steps, stops=stops, seconds=seconds)
             self._steps += len(found) // len(tokens)
             self._tokens += len(found)
             self._seconds += perf_counter() - started

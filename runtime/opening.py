@@ -56,7 +56,7 @@ def open_model(
         fallbacks = Fallbacks(len(loaded.plan.regions), strict)
         options = DeviceOptions(threads=threads, isa=isa, profile=profile, allow_cpu_fallback=allow_cpu_fallback)
         loader = RegionLoader(loaded, caches, device, options, fallbacks)
-        regions, placement = loader.load_all()
+        regions = loader.load_all()
         executor = Executor(loaded.plan, regions, loader.replace)
         try:
             # Nothing has been computed with the weights yet: from here on they are known to be what the manifest says.
@@ -67,4 +67,4 @@ def open_model(
     except BaseException:
         loaded.close()
         raise
-    return Model(loaded, executor, PagedCache(caches), placement, limit, perf_counter() - started, fallbacks)
+    return Model(loaded, executor, PagedCache(caches), loader.placements, limit, perf_counter() - started, fallbacks)

@@ -39,17 +39,18 @@ class RegionLoader:
         self._options = options
         self._fallbacks = fallbacks
         self._devices: dict[str, Device] = {}
+        self.placements: list[Placement] = []
+        """Where each region that was loaded runs now."""
 
-    def load_all(self) -> tuple[list[LoadedRegion], tuple[Placement, ...]]:
+    def load_all(self) -> list[LoadedRegion]:
         """Every region, in order. UnsupportedError where a device that the caller named cannot run one; FallbackError under strict."""
         loaded: list[LoadedRegion] = []
-        placements: list[Placement] = []
         found: list[Fallback] = []
         try:
             for index in range(len(self._plan.plan.regions)):
                 region, placement, faults = self._load(index)
                 loaded.append(region)
-                placements.append(placement)
+                self.placements.append(placement)
                 taken = _taken(region, placement.device)
                 found += [Fallback(placement.region, fault.implementation, taken, fault.reason) for fault in faults]
             self._fallbacks.add(found)
@@ -57,12 +58,13 @@ class RegionLoader:
             for one in loaded:
                 one.close()
             raise
-        return loaded, tuple(placements)
+        return loaded
 
     def replace(self, index: int, reason: str) -> LoadedRegion | None:
         """The region on the next device, since its own failed in a step; None where there is no other."""
-        region = self._plan.plan.regions[index]
-        failed, *others = self._names(index)
+        region, before = self._plan.plan.regions[index], self.placements[index]
+        names, failed = self._names(index), before.device
+        others = names[names.index(failed) + 1 :]
         if not others:
             return None
         if self._fallbacks.strict:
@@ -70,6 +72,7 @@ class RegionLoader:
         done, name, faults = self._first(index, others)
         faults = (Fault(f"the {failed} device", reason), *faults)
         self._fallbacks.add([Fallback(region.name, one.implementation, _taken(done, name), one.reason) for one in faults])
+        self.placements[index] = msgspec.structs.replace(before, device=name, isa=done.isa, reason=f"{failed} failed in a step: {reason}")
         return done
 
     def _names(self, index: int) -> list[str]:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mixplan.runtime import load
-from mixplan.runtime.devices import cpu, cpu_library, registry
+from mixplan.runtime.devices import cpu, cpu_decode, cpu_library, registry
 from mixplan.runtime.devices.cpu_info import runnable_levels
 from mixplan.runtime.devices.elf import elf_problem
 from mixplan.runtime.devices.reference import ReferenceDevice
@@ -205,6 +205,7 @@ def test_no_memory_in_a_step(toy: Any, tmp_path: Path, tight: type[Tight], caplo
             _right(model, toy, sequence)
         taken = f"kernels compiled here for {BEST}"
         assert model.metrics().fallbacks == (Fallback("tight_2", "the tight device", taken, "no room on the chip"),)
+        assert [place.device for place in model.placement] == ["reference", "reference", "cpu"]
     assert len(caplog.records) == 1
     with load(tmp_path / "p", strict=True) as model:
         _right(model, toy, 0)
@@ -216,17 +217,61 @@ def test_no_memory_in_a_step(toy: Any, tmp_path: Path, tight: type[Tight], caplo
         _right(model, toy, 1)
 
 
-def test_keys_and_values_do_not_move(toy: Any, tmp_path: Path, tight: type[Tight]) -> None:
-    """A region with attention moves before its first step; later what it remembers would be lost, which is an error."""
+def test_keys_and_values_are_made_again(toy: Any, tmp_path: Path, tight: type[Tight], caplog: pytest.LogCaptureFixture) -> None:
+    """A region with attention moves too: the next device gets the tokens of all sequences, in steps no longer than the model takes."""
     toy.write(tmp_path / "p", ("tight",))
-    with load(tmp_path / "p") as model:
-        _right(model, toy, 0)
+    longer = [*TOKENS, 7, 1, 30]
+    for fails_at in (0, 1, 2, 3):
+        tight.fails_at = fails_at
+        caplog.clear()
+        with load(tmp_path / "p", max_step_tokens=4) as model:
+            for sequence in (5, 6):
+                model.prefill(TOKENS, sequence)
+            model.truncate(6, 3)
+            model.prefill(TOKENS[3:], 6)
+            got = model.step(longer[6:], [6, 7, 8], [6] * 3, "all")
+            np.testing.assert_allclose(got, toy.logits(longer)[6:], atol=TOLERANCE)
+            assert model.placement[0].device == "cpu" and "no room on the chip" in model.placement[0].reason
+            # Greedy tokens in the short way of the device that took over, from what it was given.
+            for sequence, tokens in ((5, TOKENS), (6, longer)):
+                first = int(toy.logits(tokens)[-1].argmax())
+                second = model.decode_greedy([first], [sequence])
+                assert second == [int(toy.logits([*tokens, first])[-1].argmax())]
+            assert len(model.metrics().fallbacks) == len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("way", ["run", "run_steps"])
+def test_no_memory_in_a_decode_step(toy: Any, cpu_plan: CpuPlan, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    def fails(*arguments: Any) -> Any:
+        raise MemoryError("no room for scratch")
+
+    with load(cpu_plan((BEST,))) as model:
+        _right(model, toy, 3)
         _right(model, toy, 1)
-        assert len(model.metrics().fallbacks) == 1
+        monkeypatch.setattr(cpu_decode.CpuDecoder, way, fails)
+        expected = toy.logits([*TOKENS, 8])[-1]
+        if way == "run":
+            np.testing.assert_allclose(model.decode([8, 8], [1, 3], lambda rows: rows.rows)[1], expected, atol=TOLERANCE)
+        else:
+            assert model.decode_greedy([8, 8], [1, 3]) == [int(expected.argmax())] * 2
+        assert model.placement[0].device == "reference" and model.length(1) == model.length(3) == len(TOKENS) + 1
+        assert model.metrics().fallbacks[0].reason == "no room for scratch"
+
+
+def test_what_cannot_be_made_again_is_not_kept(toy: Any, tmp_path: Path, tight: type[Tight], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no device is left, sequences are empty, never half of what they were."""
+    toy.write(tmp_path / "p", ("tight",))
     tight.fails_at = 1
+    none: Any = type("None", (Tight,), {})
+    monkeypatch.setattr("mixplan.runtime.placement.create_device", lambda name, options: (tight if name == "tight" else none)(options))
     with load(tmp_path / "p") as model:
         _right(model, toy, 0)
-        with pytest.raises(CapacityError, match=r"holds keys and values that no other device has: no room on the chip"):
+        with pytest.raises(CapacityError, match="no room on the chip"):
+            _right(model, toy, 1)
+        assert model.length(0) == 0 and model.length(1) == 0 and model.metrics().kv_pages_used == 0
+    with load(tmp_path / "p", device="tight") as model:
+        _right(model, toy, 0)
+        with pytest.raises(CapacityError, match="no room on the chip"):
             _right(model, toy, 1)
         assert model.length(0) == len(TOKENS) and model.length(1) == 0
 
