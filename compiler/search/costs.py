@@ -1,7 +1,8 @@
 """What a scheme costs a group: bits, bytes, and seconds of a step.
 
-Bits and bytes are exact: what the plan will count and store. Seconds are those of the group's own nodes on a roofline of fixed rates, so
-that a plan is the same wherever it is compiled; or measured on this machine's own kernels, where a latency is promised (see rates.py).
+Bits and bytes are exact: what the plan will count and store. Seconds are those of the group's own nodes on the roofline of the nominal
+machine (runtime/hardware/nominal.py), so that a plan is the same wherever it is compiled; or measured on this machine's own kernels, where
+a latency is promised (see rates.py).
 """
 
 from __future__ import annotations
@@ -15,16 +16,15 @@ from mixplan.compiler.search.attention import AttentionKind
 from mixplan.compiler.search.groups import LayerGroup
 from mixplan.compiler.search.solver import Axis, Option, Problem
 from mixplan.passes.precision.schemes import Scheme, parse_scheme
-from mixplan.runtime.cost import Cost, Limits, Work, limit_seconds, node_cost
+from mixplan.runtime.cost import Cost, Work, limit_seconds, node_cost, record_limits
+from mixplan.runtime.hardware import NOMINAL
 
-__all__ = ["NOMINAL", "PROBE", "Kind", "Rates", "StepCosts", "group_kind", "make_problem"]
+__all__ = ["PROBE", "Kind", "Rates", "StepCosts", "group_kind", "make_problem"]
 
 PROBE = parse_scheme("W8A8")
 """The scheme of the draft that groups and costs are read off."""
 
-_BANDWIDTH = 20e9
-NOMINAL = Limits(lambda size: _BANDWIDTH, int8=1e12, bf16=4e11, f32=2e11)
-"""The machine that seconds are predicted for where none is measured: 20 GB/s and 1 TOPS, about two cores of a server."""
+_NOMINAL = record_limits(NOMINAL)
 
 Kind: TypeAlias = tuple[tuple[str, ...], tuple[tuple[int, int, int], ...]]
 """Ops and weight shapes of a group: groups of one kind take equally long in one scheme."""
@@ -64,10 +64,10 @@ class StepCosts:
             return known if known is not None else moved / self._rates.speed[str(scheme)]
         products = cost.int8_ops
         if scheme.activation == "i8":
-            return limit_seconds(Cost(moved, int8_ops=products, f32_ops=cost.f32_ops), NOMINAL)
+            return limit_seconds(Cost(moved, int8_ops=products, f32_ops=cost.f32_ops), _NOMINAL)
         if scheme.activation == "bf16":
-            return limit_seconds(Cost(moved, bf16_ops=products, f32_ops=cost.f32_ops), NOMINAL)
-        return limit_seconds(Cost(moved, f32_ops=products + cost.f32_ops), NOMINAL)
+            return limit_seconds(Cost(moved, bf16_ops=products, f32_ops=cost.f32_ops), _NOMINAL)
+        return limit_seconds(Cost(moved, f32_ops=products + cost.f32_ops), _NOMINAL)
 
     def rest(self, groups: Sequence[LayerGroup]) -> float:
         """Of all nodes that are in no group."""
@@ -75,7 +75,7 @@ class StepCosts:
             return self._rates.rest
         mine = {node for group in groups for node in group.nodes}
         nodes = (node for number, node in enumerate(self._plan.nodes) if number not in mine)
-        return limit_seconds(sum((node_cost(self._plan, node, self._work) for node in nodes), Cost()), NOMINAL)
+        return limit_seconds(sum((node_cost(self._plan, node, self._work) for node in nodes), Cost()), _NOMINAL)
 
     def _cost(self, group: LayerGroup) -> Cost:
         return sum((node_cost(self._plan, self._plan.nodes[node], self._work) for node in group.nodes), Cost())

@@ -5,6 +5,7 @@ that the system does not tell, or tells in a form that is not understood, is Non
 """
 
 from mixplan.runtime.hardware.devices import devices, hardware, samples
+from mixplan.runtime.hardware.nominal import NOMINAL
 from mixplan.runtime.hardware.record import CacheLevel, Hardware, Sample
 
-__all__ = ["CacheLevel", "Hardware", "Sample", "devices", "hardware", "samples"]
+__all__ = ["NOMINAL", "CacheLevel", "Hardware", "Sample", "devices", "hardware", "samples"]

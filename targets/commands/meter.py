@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from mixplan.runtime.cost import Limits
+from mixplan.runtime.cost import Limits, record_limits
 from mixplan.runtime.errors import MixplanError
+from mixplan.runtime.hardware import hardware
 from mixplan.targets.cpu.ceilings import Ceilings, Probe, measure
 
 __all__ = ["CpuMeter", "cpu_meter"]
@@ -54,9 +56,9 @@ class CpuMeter:
         peaks = {kind: _peak(found, kind, threads, level) * 1e9 for kind in ("int8", "bf16", "fp32")}
         if level in _WITHOUT_BF16 or not peaks["bf16"]:
             peaks["bf16"] = peaks["fp32"]
-        limits = Limits(lambda size: found.bandwidth(int(size), threads) * 1e9, peaks["int8"], peaks["bf16"], peaks["fp32"])
         rates = [(size, found.bandwidth(size, threads) * 1e9) for size in (*sizes, largest)]
-        return limits, {"bandwidth": rates, "peaks": peaks, "threads": threads, "level": level}
+        record = replace(hardware(), cores=threads, bandwidth=tuple(rates), peaks={**peaks, "f32": peaks["fp32"]})
+        return record_limits(record), {"bandwidth": rates, "peaks": peaks, "threads": threads, "level": level}
 
 
 def _peak(found: Ceilings, kind: str, threads: int, level: str) -> float:

@@ -16,7 +16,7 @@ import pytest
 
 from mixplan.runtime.cgroup import CgroupLimits, cgroup_limits
 from mixplan.runtime.cost import Cost, limit_seconds, record_limits
-from mixplan.runtime.errors import OutputError
+from mixplan.runtime.errors import OutputError, UnsupportedError
 from mixplan.runtime.hardware import Hardware, Sample, devices, hardware, onnx, samples
 from mixplan.runtime.hardware.cpu import CpuSource, cpu_record
 from mixplan.runtime.hardware.measured import measured_path, read_measured, write_measured
@@ -149,7 +149,8 @@ def test_figures_are_kept_for_this_machine_alone(tmp_path: Path) -> None:
     limits = record_limits(kept)
     assert limits is not None and (limits.int8, limits.bf16, limits.f32) == (8e11, 2e11, 2e11)
     assert limit_seconds(Cost(weight_bytes=1 << 28), limits) == pytest.approx((1 << 28) / 1e10)
-    assert record_limits(record) is None
+    with pytest.raises(UnsupportedError, match="Nothing was measured on cpu"):
+        record_limits(record)
 
 
 @pytest.mark.parametrize(
