@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import fx
 
 from mixplan.compiler.custom.memory import in_memory, narrowed, widened
 from mixplan.compiler.custom.signature import read_signature
@@ -23,8 +24,6 @@ from mixplan.runtime.errors import OptionError
 from mixplan.targets.registry import get_target
 
 if TYPE_CHECKING:
-    from torch import fx
-
     from mixplan.compiler.custom.replace import Replacement
 
 __all__ = ["DTYPES", "Kernel", "kernel"]
@@ -52,7 +51,8 @@ class Kernel:
         check_function(function, self.signature)
         self._built: dict[Any, tuple[Standalone, bool]] = {}
         self._folders: list[str] = []
-        weakref.finalize(self, _remove, self._folders)
+        # Before the interpreter takes modules apart, which what was built needs to be given back.
+        weakref.finalize(self, _give_back, self._built, self._folders)
 
     def __repr__(self) -> str:
         return f"<mixplan.kernel {self.name}({', '.join(self.signature.tensors)}), {self.dtype} on {self.target}>"
@@ -67,10 +67,9 @@ class Kernel:
     def __call__(self, *tensors: Any, **numbers: float) -> Any:
         """The result, or a tuple of results. Raises OptionError for arguments that do not fit, UnsupportedError as `build` does."""
         bound = self.signature.bind(self.name, tensors, numbers)
-        if not all(isinstance(one, np.ndarray) for one in tensors):
+        if all(isinstance(one, (torch.Tensor, fx.Proxy)) for one in tensors):
             return self.function(*tensors, **bound)
-        arrays = [_array(one) for one in tensors]
-        return self._run(arrays, bound)
+        return self._run([_array(one) for one in tensors], bound)
 
     def reference(self, *arrays: Array, **numbers: float) -> Any:
         """By the numpy references of the ops that the kernel is lowered to, as the runtime has them."""
@@ -106,10 +105,7 @@ class Kernel:
 
     def close(self) -> None:
         """Give back what was built."""
-        for standalone, _ in self._built.values():
-            standalone.close()
-        self._built.clear()
-        _remove(self._folders)
+        _give_back(self._built, self._folders)
 
     def _narrowed(self, arrays: Sequence[Array]) -> list[Array]:
         return [narrowed(one, DTYPES[self.dtype]) for one in arrays]
@@ -139,7 +135,9 @@ class Kernel:
         return self._built[key]
 
 
-def _remove(folders: list[str]) -> None:
+def _give_back(built: dict[Any, tuple[Standalone, bool]], folders: list[str]) -> None:
+    while built:
+        built.popitem()[1][0].close()
     while folders:
         shutil.rmtree(folders.pop(), ignore_errors=True)
 
@@ -163,7 +161,13 @@ def kernel(function: Callable[..., Any] | None = None, *, dtype: str = "f32", ta
 
 
 def _array(given: Any) -> Array:
-    array = np.ascontiguousarray(given)
+    if not isinstance(given, (np.ndarray, np.generic)):
+        raise OptionError(
+            f"A kernel was given {type(given).__name__} {given!r:.60}; all of its tensors must be numpy arrays, or all torch tensors."
+        )
+    array = np.ascontiguousarray(given) if np.ndim(given) else np.array(given)
+    if not array.size:
+        raise OptionError(f"A kernel was given an array of shape {list(array.shape)}, which is empty.")
     if array.dtype == np.float64:
         array = array.astype(np.float32)
     if array.dtype not in (np.float32, np.int64, np.int32, np.int8, np.uint8, np.bool_):

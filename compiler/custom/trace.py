@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
@@ -13,6 +14,7 @@ from mixplan.compiler.custom.signature import Signature, where
 from mixplan.compiler.evaluate import lower_module
 from mixplan.compiler.lowering import Lowered
 from mixplan.runtime.errors import MixplanError, UnsupportedError
+from mixplan.runtime.plan import Node, Value
 
 __all__ = ["ALLOWED", "check_function", "lower_function"]
 
@@ -36,9 +38,14 @@ class _Module(nn.Module):
 def check_function(function: Callable[..., Any], signature: Signature) -> None:
     """UnsupportedError, with the line, for what torch.fx cannot follow: branches and loops over data, functions of other libraries."""
     try:
-        fx.Tracer().trace(function, concrete_args=dict(signature.numbers))
+        graph = fx.Tracer().trace(function, concrete_args=dict(signature.numbers))
     except Exception as error:  # whatever the function or the tracer raises, it is about one of its lines
         raise _unsupported(function, error) from error
+    given = next(node for node in graph.nodes if node.op == "output").args[0]
+    results = given if isinstance(given, (tuple, list)) else (given,)
+    if not results or not all(isinstance(one, fx.Node) for one in results):
+        wrong = next((one for one in results if not isinstance(one, fx.Node)), results)
+        raise UnsupportedError(f"{where(function)} returns {wrong!r:.60}.", hint="A kernel returns a tensor, or a tuple of tensors.")
 
 
 def _named_forward(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -63,7 +70,21 @@ def lower_function(function: Callable[..., Any], numbers: Mapping[str, float], t
         raise
     except Exception as error:  # torch.export's errors share no class, and the function may raise anything
         raise _unsupported(function, error) from error
-    return lowered, constants
+    return _own_results(lowered), constants
+
+
+def _own_results(lowered: Lowered) -> Lowered:
+    """The same with a copy of what is a result and something else as well: an input, a constant, or another result."""
+    values, nodes = list(lowered.values), list(lowered.nodes)
+    outputs: list[int] = []
+    for number, source in enumerate(lowered.outputs):
+        if values[source].kind == "node" and source not in outputs:
+            outputs.append(source)
+            continue
+        outputs.append(len(values))
+        values.append(Value(f"copy{number}", "node", values[source].dtype, values[source].shape))
+        nodes.append(Node("expand", (source,), (outputs[-1],), name=f"copy_{number}"))
+    return replace(lowered, values=values, nodes=nodes, outputs=tuple(outputs))
 
 
 def _unsupported(function: Callable[..., Any], error: Exception) -> UnsupportedError:

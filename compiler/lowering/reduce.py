@@ -70,7 +70,9 @@ def _numel(shape: Shape) -> Any:
 def _softmax(op: str) -> Lowering:
     def lower(c: Context, x: Operand, dim: int, *_: Any, **__: Any) -> Operand:
         ref = c.ref(x, DType.f32)
-        return c.unary(op, ref, axis=dim % max(ref.rank, 1))
+        if not ref.rank:
+            raise CannotLower(f"{op} of a tensor without dims")
+        return c.unary(op, ref, axis=dim % ref.rank)
 
     return lower
 
