@@ -157,7 +157,8 @@ def write_draft(
             known = _weights(root, draft, constants, clock)
             built = kernels.result()
     check_boundaries(draft.plan, [(one.region, one.compiled) for one in built])
-    plan = msgspec.structs.replace(draft.plan, regions=write_regions(root, built))
+    notes = tuple(f"{one.region.device}: {one.region.name}: {note}" for one in built for note in one.compiled.notes)
+    plan = msgspec.structs.replace(draft.plan, regions=write_regions(root, built), rejections=(*draft.plan.rejections, *notes))
     with reporting_disk_errors(root):
         for name, data in sorted(captured.files.items()):
             (root / name).write_bytes(data)

@@ -32,7 +32,10 @@ _WINDOW = 512
 
 @dataclass
 class OnnxReport:
-    """inputs, outputs: names with element types and dims. nbytes: of the weights; external: whether they stand in a file of their own."""
+    """inputs, outputs: names with element types and dims. nbytes: of the weights; external: whether they stand in a file of their own.
+
+    notes: which weights take more room than in the plan, and why.
+    """
 
     output: Path
     plan: str
@@ -45,6 +48,7 @@ class OnnxReport:
     static: bool
     inputs: dict[str, str]
     outputs: dict[str, str]
+    notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as JSON can hold it."""
@@ -59,7 +63,7 @@ class OnnxReport:
         ports = table("\nInputs and outputs", "name", "type")
         for name, text in (*self.inputs.items(), *self.outputs.items()):
             ports.add_row(name, text)
-        return [facts, ports]
+        return [facts, ports, *(f"note: {note}." for note in self.notes)]
 
 
 def export_onnx(
@@ -86,6 +90,7 @@ def export_onnx(
         raise MissingExtraError("An ONNX export", "npu") from None
     from mixplan.targets.npu.graph import Range
     from mixplan.targets.npu.model import region_model
+    from mixplan.targets.npu.notes import weight_notes
 
     target = NpuTarget(provider)
     ranges = {} if text is None else {name: Range(*pair) for name, pair in _ranges(Path(plan), Path(text), target).items()}
@@ -93,7 +98,8 @@ def export_onnx(
         region = _whole(loaded.plan)
         _check(loaded.plan, rules)
         model = region_model(loaded.plan, region, rules, ranges=ranges, activation=activation, static=text is not None)
-        placed = [one for one in region_tensors(loaded.plan, region) if one.tensor.name in {i.name for i in model.graph.initializer}]
+        used = {one.name for one in model.graph.initializer}
+        placed = [one for one in region_tensors(loaded.plan, region, rules.weights) if one.tensor.name in used]
         nbytes = sum(one.tensor.nbytes for one in placed)
         external = nbytes > external_above
         with reporting_disk_errors(root, nbytes):
@@ -113,6 +119,7 @@ def export_onnx(
             static=text is not None,
             inputs={one.name: _typed(one) for one in model.graph.input},
             outputs={one.name: _typed(one) for one in model.graph.output},
+            notes=weight_notes(loaded.plan, region, rules),
         )
 
 

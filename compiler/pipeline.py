@@ -213,7 +213,8 @@ def _compile(captured: Captured, root: Path, options: Options, request: Request 
     with reporting_disk_errors(root):
         digest = clock.run("manifest", lambda: write_manifest(root, plan, known=written.known))
     report = _report(root, plan, digest, draft, written, clock)
-    report.warnings += (*notes, *(() if kept is None else kept.notes()))
+    compiled = (f"{one.region.name}: {note}." for one in written.built for note in one.compiled.notes)
+    report.warnings += (*notes, *(() if kept is None else kept.notes()), *compiled)
     if found is not None and request is not None:
         report.promise = summarize_promise(found, request)
     return report

@@ -92,7 +92,8 @@ class Port:
 class CompiledRegion:
     """A region's binaries by level, the source they were made from ("" if none), and facts for the report. suffix: of the files.
 
-    ports: values at the region's borders, by index, as they were compiled; what is missing is as the plan declares.
+    ports: values at the region's borders, by index, as they were compiled; what is missing is as the plan declares. notes: what the user
+    should know of how it was compiled; the report shows them, and the plan keeps them.
     """
 
     kernels: dict[str, bytes] = field(default_factory=dict)
@@ -100,6 +101,7 @@ class CompiledRegion:
     metadata: Metadata = field(default_factory=dict)
     suffix: str = "so"
     ports: Mapping[int, Port] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 @runtime_checkable

@@ -62,7 +62,7 @@ class NpuDevice:
         ort = import_onnxruntime()
         wanted, path = next((one, region.kernels[one.name]) for one in PROVIDERS if one.name in region.kernels)
         used = choose_provider(wanted, ort.get_available_providers(), allow_cpu=self._allow_cpu)
-        placed = region_tensors(plan.plan, region)
+        placed = region_tensors(plan.plan, region, wanted.weights)
         size = max((one.offset + one.tensor.nbytes for one in placed), default=0)
         data: NDArray[np.uint8] = np.zeros(size, np.uint8)
         for one in placed:

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from mixplan.runtime.devices.npu_names import dim_name, is_past
-from mixplan.runtime.devices.npu_tensors import OnnxTensor, Placed
+from mixplan.runtime.devices.npu_tensors import Placed
+from mixplan.runtime.devices.npu_weights import OnnxTensor
 from mixplan.runtime.dtypes import DType
 from mixplan.runtime.plan import Dim, Plan, Shape, Sym, Value
 from mixplan.targets.npu.providers.base import Activation, ProviderRules

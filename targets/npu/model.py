@@ -31,7 +31,7 @@ def region_model(
 
     Raises UnsupportedError naming a node that the provider does not take, OptionError where an activation has no range.
     """
-    names, placed = value_names(plan, region), region_tensors(plan, region)
+    names, placed = value_names(plan, region), region_tensors(plan, region, rules.weights)
     tensors = {one.tensor.name: one for one in placed}
     graph = Graph(plan, rules, tensors, ranges, activation, frozenset(region.outputs), static)
     for index in region.inputs:

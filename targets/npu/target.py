@@ -51,7 +51,7 @@ class NpuTarget:
         """Available where onnx is installed."""
         found = find_spec("onnx") is not None
         available = Support(found, "" if found else "onnx is not installed; pip install 'mixplan[npu]'")
-        formats = ("f32", "bf16", "i8", "i6", "i5", "i4", "i3", "i2")
+        formats = ("f32", "bf16", "i8", "i6", "i5", "i4", "i3", "i2", "n5", "n4", "n3", "n2")
         notes = {rules.name: rules.note for rules in RULES.values() if rules.note}
         return Capabilities(self.name, available, tuple(RULES), formats, ("f32", "bf16", "i8"), notes)
 
@@ -84,6 +84,7 @@ class NpuTarget:
             raise MissingExtraError("The NPU target", "npu")
         from mixplan.targets.npu.graph import Range
         from mixplan.targets.npu.model import model_ports, region_model
+        from mixplan.targets.npu.notes import weight_notes
 
         activation = activation_type(self.rules, options.activation)
         ranges = {name: Range(low, high) for name, (low, high) in options.ranges.items()}
@@ -95,10 +96,11 @@ class NpuTarget:
                 "opset": self.rules.opset,
                 "rules": self.rules.source,
                 "onnx_nodes": len(model.graph.node),
-                "data_bytes": sum(one.tensor.nbytes for one in region_tensors(plan, region)),
+                "data_bytes": sum(one.tensor.nbytes for one in region_tensors(plan, region, self.rules.weights)),
             },
             suffix="onnx",
             ports=model_ports(model, plan, region),
+            notes=weight_notes(plan, region, self.rules),
         )
 
 

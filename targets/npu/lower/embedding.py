@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mixplan.runtime.devices.npu_tensors import node_weights, weight_tensors
+from mixplan.runtime.devices.npu_weights import node_weights, weight_tensors
 from mixplan.runtime.plan import Node
 from mixplan.targets.npu.lower.base import Lowering
-from mixplan.targets.npu.lower.weights import weight_check
 
 if TYPE_CHECKING:
     from mixplan.targets.npu.graph import Graph
@@ -18,7 +17,7 @@ __all__ = ["EMBEDDING"]
 def _emit(g: Graph, node: Node) -> None:
     ids = g.value(node.inputs[0])
     weight = node_weights(node, g.plan.values)[0]
-    parts = weight_tensors(weight, g.plan.values)
+    parts = weight_tensors(weight, g.plan.values, g.rules.weights)
     rows = g.op("Gather", g.tensor(parts.codes), ids, axis=0)
     if parts.scales is None:
         g.bind(node.outputs[0], rows)
@@ -35,8 +34,12 @@ def _emit(g: Graph, node: Node) -> None:
         zeros = g.cast(g.op("Gather", g.tensor(parts.zeros), ids, axis=0), "f32")
         apart = g.op("Sub", apart, g.op("Unsqueeze", zeros, g.integers([-1])))
     scales = g.op("Gather", g.tensor(parts.scales), ids, axis=0)
-    made = g.reshape(g.op("Mul", apart, g.op("Unsqueeze", scales, g.integers([-1]))), (*shape[:-1], groups * block))
+    numbers = g.op("Mul", apart, g.op("Unsqueeze", scales, g.integers([-1])))
+    if parts.minima is not None:
+        minima = g.op("Gather", g.tensor(parts.minima), ids, axis=0)
+        numbers = g.op("Add", numbers, g.op("Unsqueeze", minima, g.integers([-1])))
+    made = g.reshape(numbers, (*shape[:-1], groups * block))
     g.bind(node.outputs[0], made if groups * block == weight.columns else g.part(made, len(shape) - 1, 0, weight.columns))
 
 
-EMBEDDING: dict[str, Lowering] = {"embedding": Lowering(_emit, weight_check)}
+EMBEDDING: dict[str, Lowering] = {"embedding": Lowering(_emit)}

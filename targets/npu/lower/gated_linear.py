@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mixplan.runtime.devices.npu_tensors import node_weights
+from mixplan.runtime.devices.npu_weights import node_weights
 from mixplan.runtime.plan import Node
 from mixplan.targets.npu.lower.base import Lowering, attrs_of
 from mixplan.targets.npu.lower.elementwise import activate
-from mixplan.targets.npu.lower.linear import float_input, rounded_check, rounded_input
-from mixplan.targets.npu.lower.weights import product, weight_check
+from mixplan.targets.npu.lower.linear import float_input, input_shape, rounded_check, rounded_input
+from mixplan.targets.npu.lower.weights import product
 
 if TYPE_CHECKING:
     from mixplan.targets.npu.graph import Graph
@@ -18,7 +18,7 @@ __all__ = ["GATED_LINEAR"]
 
 
 def _emit(g: Graph, node: Node, x: str, bias: int) -> None:
-    halves = [product(g, x, weight) for weight in node_weights(node, g.plan.values)]
+    halves = [product(g, x, input_shape(g, node), weight) for weight in node_weights(node, g.plan.values)]
     if bias >= 0:
         both = g.value(bias)
         halves = [g.op("Add", half, g.op("Gather", both, g.number(i, "i64"), axis=0)) for i, half in enumerate(halves)]
@@ -34,6 +34,6 @@ def _gated_q(g: Graph, node: Node) -> None:
 
 
 GATED_LINEAR: dict[str, Lowering] = {
-    "gated_linear": Lowering(_gated, weight_check),
+    "gated_linear": Lowering(_gated),
     "gated_linear_q": Lowering(_gated_q, rounded_check),
 }

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mixplan.runtime.devices.npu_tensors import node_weights
-from mixplan.runtime.plan import Node, Value
+from mixplan.runtime.devices.npu_weights import node_weights
+from mixplan.runtime.plan import Node, Shape, Value
 from mixplan.targets.npu.lower.base import Lowering, attrs_of
 from mixplan.targets.npu.lower.quantize import quantize_dequantize, rounding_check
-from mixplan.targets.npu.lower.weights import product, weight_check
+from mixplan.targets.npu.lower.weights import product
 from mixplan.targets.npu.providers.base import ProviderRules
 
 if TYPE_CHECKING:
     from mixplan.targets.npu.graph import Graph
 
-__all__ = ["LINEAR", "float_input", "rounded_check", "rounded_input"]
+__all__ = ["LINEAR", "float_input", "input_shape", "rounded_check", "rounded_input"]
 
 
 def float_input(g: Graph, node: Node) -> str:
@@ -42,6 +42,11 @@ def rounded_input(g: Graph, node: Node) -> str:
     return made
 
 
+def input_shape(g: Graph, node: Node) -> Shape:
+    """The shape of a product's input, whose last dim may be padded where it is codes."""
+    return (*g.shape(node.inputs[0])[:-1], int(attrs_of(node)["columns"]))
+
+
 def _finish(g: Graph, node: Node, y: str, bias: int, residual: int) -> None:
     if bias >= 0:
         y = g.op("Add", y, g.value(bias))
@@ -52,19 +57,23 @@ def _finish(g: Graph, node: Node, y: str, bias: int, residual: int) -> None:
     g.bind(node.outputs[0], y)
 
 
+def _product(g: Graph, node: Node, x: str) -> str:
+    return product(g, x, input_shape(g, node), node_weights(node, g.plan.values)[0])
+
+
 def _linear(g: Graph, node: Node) -> None:
     bias, residual = [*node.inputs, -1, -1, -1, -1, -1][4:6]
-    _finish(g, node, product(g, float_input(g, node), node_weights(node, g.plan.values)[0]), bias, residual)
+    _finish(g, node, _product(g, node, float_input(g, node)), bias, residual)
 
 
 def _linear_q(g: Graph, node: Node) -> None:
     bias, residual = [*node.inputs, -1, -1, -1][6:8]
-    _finish(g, node, product(g, rounded_input(g, node), node_weights(node, g.plan.values)[0]), bias, residual)
+    _finish(g, node, _product(g, node, rounded_input(g, node)), bias, residual)
 
 
 def rounded_check(node: Node, values: Sequence[Value], rules: ProviderRules) -> str:
     """What stands against a product of integers."""
-    return rounding_check(node, values, rules) or weight_check(node, values, rules)
+    return rounding_check(node, values, rules)
 
 
-LINEAR: dict[str, Lowering] = {"linear": Lowering(_linear, weight_check), "linear_q": Lowering(_linear_q, rounded_check)}
+LINEAR: dict[str, Lowering] = {"linear": Lowering(_linear), "linear_q": Lowering(_linear_q, rounded_check)}

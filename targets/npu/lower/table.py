@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mixplan.runtime.devices.npu_tensors import node_weights
+from mixplan.runtime.devices.npu_weights import node_weights
 from mixplan.runtime.dtypes import DType
+from mixplan.runtime.errors import OptionError
 from mixplan.runtime.plan import Node, Value
 from mixplan.targets.npu.lower.attention import ATTENTION
 from mixplan.targets.npu.lower.base import Lowering
@@ -45,7 +46,11 @@ def unsupported_reason(node: Node, values: Sequence[Value], rules: ProviderRules
     lowering = LOWERINGS.get(node.op)
     if lowering is None:
         return f"op {node.op!r} has no ONNX lowering"
-    packed = {index for weight in node_weights(node, values) for index in weight.values}
+    try:
+        weights = node_weights(node, values)
+    except OptionError as error:
+        return f"a weight of a format that the NPU's lowering does not know: {error.message}"
+    packed = {index for weight in weights for index in weight.values}
     if any(values[index].dtype is DType.bf16 for index in (*node.inputs, *node.outputs) if index >= 0 and index not in packed):
         return "values of bf16, which onnxruntime does not hand over as numpy does"
     return lowering.check(node, values, rules)

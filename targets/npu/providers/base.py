@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mixplan.runtime.devices.npu_forms import WeightRules
+from mixplan.runtime.devices.npu_providers import PROVIDERS
+
 __all__ = ["ACTIVATIONS", "Activation", "ProviderRules"]
+
+_WEIGHTS = {one.name: one.weights for one in PROVIDERS}
 
 
 @dataclass(frozen=True)
@@ -31,20 +36,21 @@ class ProviderRules:
     """What a provider's documentation says that it takes.
 
     opset: the version of the ONNX operators. activations: the integer types, the first of them if nothing is said; () where it takes no
-    quantized tensors. weights: element types of quantized weights. per_channel: whether each output channel may have its own scale.
-    block_wise: whether a group of columns may. quantized_outputs: whether a product counts as quantized only where its result is, too.
-    power_of_two: whether scales of activations must be powers of two. source: where this stands.
-    rough_sigmoid: its Sigmoid is off by more than rounding, so that SiLU is better made of Exp.
+    quantized tensors. quantized_outputs: whether a product counts as quantized only where its result is, too. power_of_two: whether scales
+    of activations must be powers of two. source: where this stands. rough_sigmoid: its Sigmoid is off by more than rounding, so that SiLU
+    is better made of Exp. What it takes for weights, the device has to know too: see `weights`.
     """
 
     name: str
     opset: int
     activations: tuple[str, ...]
-    weights: tuple[str, ...]
-    per_channel: bool
-    block_wise: bool
     quantized_outputs: bool
     source: str
     power_of_two: bool = False
     note: str = ""
     rough_sigmoid: bool = False
+
+    @property
+    def weights(self) -> WeightRules:
+        """What it takes for quantized weights."""
+        return _WEIGHTS[self.name]

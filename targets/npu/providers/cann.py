@@ -11,9 +11,6 @@ RULES = ProviderRules(
     # ONNX 1.12, which its list of operators refers to.
     opset=17,
     activations=(),
-    weights=(),
-    per_channel=False,
-    block_wise=False,
     quantized_outputs=False,
     source="https://onnxruntime.ai/docs/execution-providers/community-maintained/CANN-ExecutionProvider.html",
     note="float models alone; its precision mode makes them fp16",

@@ -11,9 +11,6 @@ RULES = ProviderRules(
     # The first with 4-bit elements and DequantizeLinear over blocks.
     opset=21,
     activations=("uint8", "int8", "uint16", "int16"),
-    weights=("i8", "u8", "i4", "u4"),
-    per_channel=True,
-    block_wise=True,
     quantized_outputs=False,
     rough_sigmoid=True,
     source="https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html",

@@ -109,7 +109,7 @@ def run_onnx(
     model = region_model(
         plan, region, rules, ranges={k: Range(*v) for k, v in (ranges or {}).items()}, activation=activation_type(rules, activation)
     )
-    placed = region_tensors(plan, region)
+    placed = region_tensors(plan, region, rules.weights)
     data = np.zeros(max((one.offset + one.tensor.nbytes for one in placed), default=0), np.uint8)
     for one in placed:
         data[one.offset : one.offset + one.tensor.nbytes] = np.frombuffer(tensor_bytes(one.tensor, nodes.arrays.__getitem__), np.uint8)

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
+from mixplan.runtime.devices.npu_forms import weight_form
 from mixplan.runtime.dtypes import DType
-from mixplan.runtime.errors import OptionError, UnsupportedError
+from mixplan.runtime.errors import OptionError
 from mixplan.runtime.formats import WeightFormat
 from mixplan.runtime.packing import Packed, Quantized, interleave_gated, pack, quantize_act, unpack
 from mixplan.targets.npu.graph import Range
 from mixplan.targets.npu.lower.quantize import static_scale
 from mixplan.targets.npu.lower.table import unsupported_reason
+from mixplan.targets.npu.notes import weight_notes
 from mixplan.targets.npu.providers.base import ACTIVATIONS
-from mixplan.targets.npu.providers.table import RULES, provider_rules
+from mixplan.targets.npu.providers.table import provider_rules
 
 Compare = Callable[..., None]
 ROWS, COLUMNS = 24, 70  # not whole blocks of 16, nor whole groups of 32
@@ -32,6 +35,13 @@ FORMATS = {
     "i4 asym": WeightFormat(4, 32, False, DType.f32),
     "i3": WeightFormat(3, 32, True, DType.f16),
     "i2 asym": WeightFormat(2, 64, False, DType.f16),
+    "i4 minima": WeightFormat(4, 32, False, DType.f16, zero_dtype=DType.f16),
+    "i8 minima": WeightFormat(8, 0, False, zero_dtype=DType.f16),
+    "i3 minima": WeightFormat(3, 64, False, DType.i8, zero_dtype=DType.f16),
+    "n5": WeightFormat(5, 128, True, DType.f16, nonuniform=True),
+    "n4": WeightFormat(4, 32, True, DType.f16, nonuniform=True),
+    "n3": WeightFormat(3, 32, True, DType.i8, nonuniform=True),
+    "n2": WeightFormat(2, 64, True, DType.f32, nonuniform=True),
 }
 
 
@@ -40,10 +50,12 @@ def _packed(fmt: WeightFormat, seed: int) -> Packed:
     if not fmt.quantized:
         return pack(fmt, rng.standard_normal((ROWS, COLUMNS)).astype(np.float32))
     groups = fmt.groups(COLUMNS)
-    scales = rng.uniform(0.01, 0.1, (ROWS, groups)).astype(np.float32)
+    scales = rng.uniform(0.01, 0.1, (ROWS, groups)).astype(np.float32) / (16 if fmt.nonuniform else 1)
     if fmt.two_level:
-        scales = (np.full((ROWS, 1), 2.0**-9) * rng.integers(1, 128, (ROWS, groups))).astype(np.float32)
+        scales = (np.full((ROWS, 1), 2.0 ** (-13 if fmt.nonuniform else -9)) * rng.integers(1, 128, (ROWS, groups))).astype(np.float32)
     zeros = None if fmt.symmetric else rng.integers(0, fmt.levels, (ROWS, groups)).astype(np.uint8)
+    if fmt.has_minimum:
+        zeros = rng.uniform(-1, 0, (ROWS, groups)).astype(np.float16)
     return pack(fmt, Quantized(rng.integers(0, fmt.levels, (ROWS, COLUMNS)).astype(np.uint8), scales, zeros))
 
 
@@ -126,25 +138,51 @@ def test_scales_fill_the_type() -> None:
     assert static_scale(Range(-2.0, 1.0), ACTIVATIONS["int8"], power_of_two=True) == (2.0**-5, 0)
 
 
-def test_providers_refuse_what_they_do_not_take(nodes: Any) -> None:
-    x = nodes.input(np.ones((1, 5, COLUMNS), np.float32))
-    for name in ("i4", "i8", "f32"):
-        nodes.node("linear", [x, *_constants(nodes, _packed(FORMATS[name], 2))], **_attrs(FORMATS[name]))
-    refused = {rules.name: [bool(unsupported_reason(n, nodes.values, rules)) for n in nodes.made] for rules in RULES.values()}
-    assert refused == {
-        "cpu": [False, False, False],
-        "qnn": [True, False, False],
-        "vitisai": [True, True, False],
-        "cann": [True, True, False],
-        "openvino": [False, False, False],
-    }
-    assert "one scale for a tensor" in unsupported_reason(nodes.made[1], nodes.values, provider_rules("vitisai"))
+@pytest.mark.parametrize("name", ["i8", "i8 asym", "i8 minima", "i4", "n3"])
+def test_formats_for_a_provider_of_one_scale_a_tensor(nodes: Any, compare: Compare, name: str) -> None:
+    """Channels' scales come after the product, zero points become minima, and what has groups stands as numbers: all equal to the plan."""
+    fmt, rng = FORMATS[name], np.random.default_rng(1)
+    x, both = nodes.input(rng.standard_normal((1, 5, COLUMNS)).astype(np.float32)), interleave_gated(_packed(fmt, 2), _packed(fmt, 3))
+    outputs = [
+        *nodes.node("linear", [x, *_constants(nodes, _packed(fmt, 2))], **_attrs(fmt)),
+        *nodes.node("gated_linear", [x, *_constants(nodes, both)], **_attrs(fmt), activation="relu"),
+    ]
+    compare(nodes, outputs, rtol=2e-5, atol=5e-4, provider="vitisai")
 
 
-def test_a_codebook_is_refused_with_its_name(nodes: Any, run: Any) -> None:
-    fmt = WeightFormat(4, 32, True, DType.f16, nonuniform=True)
-    packed = pack(fmt, Quantized(np.zeros((ROWS, COLUMNS), np.uint8), np.ones((ROWS, 3), np.float32)))
+def test_forms_follow_the_provider() -> None:
+    def form(name: str, provider: str) -> tuple[str, str, str, bool, bool]:
+        made = weight_form(FORMATS[name], provider_rules(provider).weights, table=False)
+        return made.kind, made.stored, made.scales, made.zeros, made.minima
+
+    assert form("i4", "cpu") == ("i4", "middle", "block", False, False)
+    assert form("i4 asym", "cpu") == ("u4", "codes", "block", True, False)
+    assert form("i4 minima", "cpu") == ("i4", "middle", "block", False, True)
+    assert form("n4", "cpu") == ("i8", "entries", "block", False, False)
+    assert form("i8 asym", "vitisai") == ("i8", "middle", "after", False, True)
+    assert form("i4", "vitisai") == ("f32", "numbers", "", False, False)
+    folded = weight_form(FORMATS["i4"], provider_rules("cann").weights, table=False).folded
+    assert folded == "it takes a scale for each tensor of a weight, not for each group of columns"
+
+
+def test_what_takes_more_room_than_in_the_plan_is_told(nodes: Any) -> None:
     x = nodes.input(np.ones((1, 5, COLUMNS), np.float32))
-    outputs = nodes.node("linear", [x, *_constants(nodes, packed)], **_attrs(fmt))
-    with pytest.raises(UnsupportedError, match="codebook"):
-        run(nodes, outputs)
+    outputs = [
+        y
+        for name in ("i8", "i4", "n4")
+        for y in nodes.node("linear", [x, *_constants(nodes, _packed(FORMATS[name], 2))], **_attrs(FORMATS[name]))
+    ]
+    plan, region = nodes.plan(outputs)
+    (note,) = weight_notes(plan, region, provider_rules("cpu"))
+    assert note.startswith(
+        "1 weights of n4 in groups of 32 stand in the model for cpu as int8, 1,968 bytes where the plan has 984: the ent"
+    )
+    four, _ = weight_notes(plan, region, provider_rules("vitisai"))
+    assert "as float32, 6,720 bytes where the plan has 984" in four and provider_rules("vitisai").source in four
+
+
+def test_a_format_that_is_not_known_is_refused_with_its_name(nodes: Any) -> None:
+    x = nodes.input(np.ones((1, 5, COLUMNS), np.float32))
+    nodes.node("linear", [x, *_constants(nodes, _packed(FORMATS["i8"], 2))], **_attrs(FORMATS["i8"]))
+    odd = msgspec.structs.replace(nodes.made[0], attrs={**nodes.made[0].attrs, "format": "q9"})
+    assert "'q9'" in unsupported_reason(odd, nodes.values, provider_rules("cpu"))
