@@ -1,4 +1,4 @@
-"""The GPU device: programs that the GPU target made, run through the CUDA driver, or by torch where there is no other way."""
+"""The GPU device: programs that the GPU target made, run through its driver, or by torch where there is no other way."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 from mixplan.runtime.devices.cpu_abi import region_fingerprint
 from mixplan.runtime.devices.gpu_backend import Backend
-from mixplan.runtime.devices.gpu_cuda import CudaBackend, find_driver
+from mixplan.runtime.devices.gpu_driver import find_driver
+from mixplan.runtime.devices.gpu_native import DriverBackend
 from mixplan.runtime.devices.gpu_program import Program, decode_program
 from mixplan.runtime.devices.gpu_region import GpuRegion
 from mixplan.runtime.errors import InternalError, MissingExtraError, MixplanError, PlanError, UnsupportedError
@@ -38,7 +39,7 @@ class GpuDevice:
         self._isa = options.isa
 
     def supported(self) -> Support:
-        """Where there is an NVIDIA driver and a GPU, or torch sees one."""
+        """Where there is a GPU with NVIDIA's driver or AMD's, or torch sees one."""
         if self._isa == INTERPRET:
             return Support(True, "Triton's interpreter runs the kernels on the CPU, for tests")
         driver, reason = find_driver()
@@ -74,7 +75,7 @@ class GpuDevice:
         if driver is not None and self._isa != JIT:
             if self._isa not in (None, driver.arch):
                 raise UnsupportedError(f"isa is {self._isa!r}, but the GPU here runs {driver.arch!r}.", hint="Leave isa out.")
-            ways.append(("the CUDA driver", lambda: CudaBackend(driver)))
+            ways.append((driver.api.title, lambda: DriverBackend(driver)))
         if self._isa in (None, JIT) and _gpu_of_torch():
             ways.append(("torch on the GPU", lambda: _torch_backend(False)))
         if not ways:

@@ -1,83 +1,135 @@
-"""The CUDA driver's API (libcuda.so.1) by ctypes: neither torch nor a CUDA toolkit is needed, only NVIDIA's driver."""
+"""The driver of the GPU that is here, NVIDIA's or AMD's, by ctypes: neither torch nor a toolkit is needed.
+
+The architecture of an AMD GPU is read off the struct of its properties, whose layout differs between versions of HIP. No field is
+addressed for it: the one text in the struct that reads gfx and digits is the architecture, wherever it stands.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import re
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+from mixplan.runtime.devices.gpu_api import DRIVERS, Api
 from mixplan.runtime.errors import InternalError
 
-__all__ = ["Driver", "find_driver"]
+__all__ = ["Driver", "find_driver", "search"]
 
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
-_OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 _FAMILIES = {8: "sm_80", 9: "sm_90", 10: "sm_100"}
 """What is built, by the compute capability's major number. sm_90 and sm_100 binaries are for exactly that capability."""
+_AMD = frozenset({"gfx942"})
+_PROPERTIES = 16 * 1024  # bytes; the struct has about 1.5 kB
+_GFX = re.compile(rb"\bgfx[0-9]+[0-9a-f]{2}\b")
 
 
 class Driver:
-    """One GPU through the driver. `library` is libcuda, or what a test puts in its place."""
+    """One GPU through its driver. `library` is that of `api`, or what a test puts in its place."""
 
-    def __init__(self, library: Any, ordinal: int = 0) -> None:
-        self._library = library
-        self.call("cuInit", 0)
+    def __init__(self, library: Any, api: Api, ordinal: int = 0) -> None:
+        self.api = api
+        self._functions = {}
+        for step, (name, types) in api.functions.items():
+            function = getattr(library, name, None)
+            if function is None:
+                raise InternalError(f"{api.title} has no function {name}; a newer one is needed")
+            function.argtypes, function.restype = types, ctypes.c_int
+            self._functions[step] = function
+        self.call("init", 0)
         count = ctypes.c_int()
-        self.call("cuDeviceGetCount", ctypes.byref(count))
+        self.call("count", ctypes.byref(count))
         if count.value == 0:
-            raise InternalError("the NVIDIA driver sees no GPU")
-        self._device = ctypes.c_int()
-        self.call("cuDeviceGet", ctypes.byref(self._device), ordinal)
-        name = ctypes.create_string_buffer(256)
-        self.call("cuDeviceGetName", name, len(name), self._device)
-        self.gpu = name.value.decode(errors="replace")
-        major, minor = self._attribute(_MAJOR), self._attribute(_MINOR)
-        exact = minor == 0 or major == 8  # code for 8.0 runs on 8.6 and 8.9 too
-        self.arch = _FAMILIES.get(major, "") if exact else ""
-        self.capability = f"{major}.{minor}"
+            raise InternalError(f"{api.title} sees no GPU")
+        device = ctypes.c_int()
+        self.call("device", ctypes.byref(device), ordinal)
+        self._device = device.value
+        told = ctypes.create_string_buffer(256)
+        self.call("name", told, len(told), self._device)
+        self.gpu = told.value.decode(errors="replace")
+        self.kind, self.arch = self._gfx() if "properties" in api.functions else self._capability()
 
     def describe(self) -> str:
         """For people."""
-        return f"{self.gpu}, compute capability {self.capability}"
+        return f"{self.gpu}, {self.kind}"
+
+    def _capability(self) -> tuple[str, str]:
+        """(compute capability in words, architecture whose binaries run, "" for none)."""
+        major, minor = self._attribute(_MAJOR), self._attribute(_MINOR)
+        exact = minor == 0 or major == 8  # code for 8.0 runs on 8.6 and 8.9 too
+        return f"compute capability {major}.{minor}", _FAMILIES.get(major, "") if exact else ""
 
     def _attribute(self, number: int) -> int:
         value = ctypes.c_int()
-        self.call("cuDeviceGetAttribute", ctypes.byref(value), number, self._device)
+        self.call("attribute", ctypes.byref(value), number, self._device)
         return value.value
 
-    def status(self, name: str, *arguments: Any) -> int:
-        """Call a function of the driver; its CUresult."""
-        return int(getattr(self._library, name)(*arguments))
+    def _gfx(self) -> tuple[str, str]:
+        """(what AMD calls the architecture, the same where binaries are built for it)."""
+        properties = ctypes.create_string_buffer(_PROPERTIES)
+        self.call("properties", properties, self._device)
+        # The first text of the struct is the GPU's name.
+        found = _GFX.search(properties.raw, len(self.gpu.encode()))
+        name = found[0].decode() if found else ""
+        return f"architecture {name or 'unknown'}", name if name in _AMD else ""
 
-    def call(self, name: str, *arguments: Any) -> None:
-        """Call a function of the driver; MemoryError or InternalError with the driver's own words where it fails."""
-        status = self.status(name, *arguments)
-        if status == _OUT_OF_MEMORY:
+    def status(self, step: str, *arguments: Any) -> int:
+        """Take a step of the Api; the driver's status."""
+        return int(self._functions[step](*arguments))
+
+    def call(self, step: str, *arguments: Any) -> None:
+        """Take a step of the Api; MemoryError or InternalError with the driver's own words where it fails."""
+        status = self.status(step, *arguments)
+        name = self.api.functions[step][0]
+        if status == self.api.out_of_memory:
             raise MemoryError(name)
         if status:
             text = ctypes.c_char_p()
-            self._library.cuGetErrorString(status, ctypes.byref(text))
-            raise InternalError(f"The CUDA driver's {name} failed: {(text.value or b'unknown error').decode()} ({status}).")
+            self.status("error", status, ctypes.byref(text))
+            told = (text.value or b"unknown error").decode(errors="replace")
+            raise InternalError(f"{self.api.title}: {name} failed: {told} ({status}).")
 
-    def retain(self) -> ctypes.c_void_p:
-        """The device's primary context, which torch would use too."""
+    def retain(self) -> int:
+        """The device's primary context, which torch would use too; 0 where the driver has none."""
+        if not self.api.context:
+            return 0
         context = ctypes.c_void_p()
-        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._device)
-        return context
+        self.call("retain", ctypes.byref(context), self._device)
+        return context.value or 0
+
+    def bind(self, context: int) -> None:
+        """A thread that uses the driver must have said with which context, or which device."""
+        self.call("bind", context if self.api.context else self._device)
 
     def release(self) -> None:
         """Give the context back."""
-        self.status("cuDevicePrimaryCtxRelease_v2", self._device)
+        if self.api.context:
+            self.status("release", self._device)
+
+
+def _try(api: Api) -> tuple[Driver | None, str]:
+    library = api.open()
+    if library is None:
+        return None, api.absent
+    try:
+        return Driver(library, api), ""
+    except (InternalError, MemoryError) as error:
+        return None, str(error)
+
+
+def search(apis: Sequence[Api]) -> tuple[Driver | None, str]:
+    """The first GPU of the first driver that has one, or None and why there is none."""
+    reasons = []
+    for api in apis:
+        driver, reason = _try(api)
+        if driver is not None:
+            return driver, ""
+        reasons.append(reason)
+    return None, "; ".join(reasons)
 
 
 @cache
 def find_driver() -> tuple[Driver | None, str]:
-    """The first GPU, or None and why there is none."""
-    try:
-        library = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return None, "libcuda.so.1 is not found, so there is no NVIDIA driver"
-    try:
-        return Driver(library), ""
-    except (InternalError, MemoryError) as error:
-        return None, str(error)
+    """The first GPU of this machine, or None and why there is none."""
+    return search(DRIVERS)

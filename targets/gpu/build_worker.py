@@ -57,7 +57,7 @@ def _nvidia_resources(cubin: Path) -> tuple[int, int]:
 
 
 def _check_parameters(ptx: str, given: int) -> None:
-    """The launcher passes the arguments and two pointers to scratch: see runtime/devices/gpu_cuda.py."""
+    """The launcher passes the arguments and two pointers to scratch: see runtime/devices/gpu_native.py."""
     entry = ptx[ptx.index(".entry") :]
     found = len(re.findall(r"^\s*\.param .*_param_\d+", entry[: entry.index(")")], re.M))
     if found != given + 2:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
 import pickle
 import subprocess
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 
 from mixplan.runtime.codebooks import CODEBOOKS
+from mixplan.runtime.devices.gpu_api import Api
 from mixplan.runtime.dtypes import DType
 from mixplan.runtime.formats import WeightFormat
 from mixplan.runtime.packing import Packed, Quantized, pack
@@ -139,106 +139,27 @@ def formats() -> dict[str, WeightFormat]:
     return FORMATS
 
 
-MEMORY = 1 << 16
-
-
-class FakeLibrary:
-    """The driver's functions. A launch is recorded as (function, grid, block, shared, stream, first parameters as 64-bit numbers)."""
-
-    def __init__(self, capability: tuple[int, int] = (9, 0)) -> None:
-        self.capability = capability
-        self.log: list[Any] = []
-        self.memory: dict[int, Any] = {}
-        self.capturing = False
-        self.captured: list[Any] = []
-        self.widths: list[type] = []
-
-    def __getattr__(self, name: str) -> Any:
-        def nothing(*arguments: Any) -> int:
-            self.log.append(name)
-            return 0
-
-        return nothing
-
-    def cuDeviceGetCount(self, out: Any) -> int:  # noqa: N802
-        out._obj.value = 1
-        return 0
-
-    def cuDeviceGetName(self, out: Any, size: int, device: Any) -> int:  # noqa: N802
-        out.value = b"Fake GPU"
-        return 0
-
-    def cuDeviceGetAttribute(self, out: Any, number: int, device: Any) -> int:  # noqa: N802
-        out._obj.value = {75: self.capability[0], 76: self.capability[1]}[number]
-        return 0
-
-    def cuGetErrorString(self, status: int, out: Any) -> int:  # noqa: N802
-        out._obj.value = b"invalid image"
-        return 0
-
-    def cuStreamCreate(self, out: Any, flags: int) -> int:  # noqa: N802
-        out._obj.value = 77
-        return 0
-
-    def cuMemAlloc_v2(self, out: Any, size: Any) -> int:  # noqa: N802
-        if size.value > MEMORY:
-            return 2
-        block = ctypes.create_string_buffer(b"\xff" * size.value, size.value)
-        out._obj.value = ctypes.addressof(block)
-        self.memory[out._obj.value] = block
-        return 0
-
-    def cuMemFree_v2(self, address: Any) -> int:  # noqa: N802
-        del self.memory[address.value]
-        return 0
-
-    def cuMemsetD8Async(self, address: Any, value: Any, size: Any, stream: Any) -> int:  # noqa: N802
-        ctypes.memset(address.value, value.value, size.value)
-        return 0
-
-    def cuMemcpyHtoDAsync_v2(self, to: Any, source: Any, size: Any, stream: Any) -> int:  # noqa: N802
-        ctypes.memmove(to.value, source.value, size.value)
-        return 0
-
-    def cuMemcpyDtoHAsync_v2(self, to: Any, source: Any, size: Any, stream: Any) -> int:  # noqa: N802
-        ctypes.memmove(to.value, source.value, size.value)
-        return 0
-
-    def cuModuleLoadData(self, out: Any, data: Any) -> int:  # noqa: N802
-        if data.value == b"bad":
-            return 200
-        out._obj.value = 5
-        return 0
-
-    def cuModuleGetFunction(self, out: Any, module: Any, name: bytes) -> int:  # noqa: N802
-        out._obj.value = 1000 + name[0]
-        return 0
-
-    def cuFuncSetAttribute(self, function: Any, attribute: int, value: int) -> int:  # noqa: N802
-        self.log.append(("attribute", function.value, attribute, value))
-        return 0
-
-    def cuLaunchKernel(self, function: Any, *rest: Any) -> int:  # noqa: N802
-        grid, block, shared, stream, parameters, extra = rest[:3], rest[3:6], *rest[6:]
-        values = [width.from_address(parameters[i]).value for i, width in enumerate(self.widths)]
-        launch = (function.value, grid, block, shared, stream.value, values, extra)
-        (self.captured if self.capturing else self.log).append(launch)
-        return 0
-
-    def cuStreamBeginCapture_v2(self, stream: Any, mode: int) -> int:  # noqa: N802
-        self.capturing = True
-        return 0
-
-    def cuStreamEndCapture(self, stream: Any, out: Any) -> int:  # noqa: N802
-        self.capturing = False
-        return 0
-
-    def cuGraphLaunch(self, graph: Any, stream: Any) -> int:  # noqa: N802
-        self.log += self.captured
-        return 0
+@pytest.fixture(scope="session")
+def fake_driver() -> Any:
+    """The module fake_driver.py, which stands beside this file and in no package."""
+    if importlib.util.find_spec("triton") is None or importlib.util.find_spec("ziglang") is None:
+        pytest.skip("triton, which has the headers of the drivers, or the compiler is not installed: pip install 'mixplan[gpu,compile]'")
+    spec = importlib.util.spec_from_file_location("fake_driver", Path(__file__).with_name("fake_driver.py"))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="session")
-def fake_cuda() -> type[FakeLibrary]:
-    """A driver in the place of libcuda; see FakeLibrary."""
-    return FakeLibrary
+def fake_gpu(fake_driver: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Api], Any]:
+    """fake_gpu(api): a FakeDriver with nothing in it."""
+    folder = tmp_path_factory.mktemp("driver")
+    libraries: dict[str, Path] = {}
+
+    def make(api: Api) -> Any:
+        if api.title not in libraries:
+            libraries[api.title] = fake_driver.build(api, folder)
+        return fake_driver.FakeDriver(libraries[api.title], api)
+
+    return make

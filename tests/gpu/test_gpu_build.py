@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mixplan.runtime.devices.gpu_cuda import CudaBackend
-from mixplan.runtime.devices.gpu_driver import Driver
+from mixplan.runtime.devices.gpu_api import CUDA, HIP
+from mixplan.runtime.devices.gpu_native import DriverBackend
 from mixplan.runtime.devices.gpu_program import decode_program
 from mixplan.runtime.devices.gpu_region import GpuRegion
 from mixplan.runtime.errors import InternalError
 from mixplan.runtime.hal import CacheSpec, Step
-from mixplan.runtime.plan import dim_value
+from mixplan.runtime.plan import Plan, dim_value
 from mixplan.runtime.plan_io import read_plan
 from mixplan.targets.base import CompileOptions
 from mixplan.targets.conformance.cases.table import cases_of
@@ -61,8 +60,8 @@ def test_builds_fit_into_registers_and_shared_memory(own_cache: Path, monkeypatc
     assert build_all(wanted) == builds
 
 
-def test_a_region_is_built_and_launched(own_cache: Path, fake_cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the plan to the driver: one norm of heads, its cubin, its arguments and what comes back (the driver's memory: zeros)."""
+def test_a_region_is_built_and_launched(own_cache: Path, fake_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the plan to both drivers: one norm of heads, its binary, whose own notes tell what parameters it takes, and what comes back."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(own_cache))
     case = cases_of("rms_norm")[0]
     plan = case_plan(case, "gpu")
@@ -73,29 +72,33 @@ def test_a_region_is_built_and_launched(own_cache: Path, fake_cuda: Any, monkeyp
     root = own_cache / "a.plan"
     root.mkdir()
     write_case(root, case, plan, write_kernels(root, plan.regions[-1], compiled))
-    library = fake_cuda()
-    with read_plan(root) as loaded:
-        program, binaries = decode_program(loaded.read_file(loaded.plan.regions[-1].kernels["sm_90"]), "x")
-        (kernel,) = program.kernels
-        assert kernel.entry == "norm"
-        region = GpuRegion(loaded, len(plan.regions) - 1, CacheSpec(4, 32, 2, 2), CudaBackend(Driver(library)), program, binaries)
-        library.widths = [ctypes.c_uint64] * (sum(bool(kind) for kind in kernel.types) + 2)
-        slots = np.zeros(3, np.int32)
-        step = Step(slots, np.arange(3, dtype=np.int32), slots, np.zeros(1, np.int32), slots + 3, np.zeros((2, 2), np.int32))
-        inputs = {
-            value: np.ones([dim_value(dim, tokens=3, rows=1) for dim in plan.values[value].shape], np.float32)
-            for value in plan.regions[-1].inputs
-        }
-        made = region.run(step, inputs)
-        launches = [entry for entry in library.log if isinstance(entry, tuple) and len(entry) == 7]
-        ((_, grid, block, shared, _, parameters, _),) = launches
-        assert (block, shared) == ((kernel.threads, 1, 1), kernel.shared)
-        (output,) = plan.regions[-1].outputs
-        assert grid[0] * kernel.constants["K"] == made[output].size
-        assert parameters[-2:] == [0, 0]
-        assert all(parameters[:-2])
-        region.close()
-    assert not library.memory
+    for api, arch in ((CUDA, "sm_90"), (HIP, "gfx942")):
+        fake = fake_gpu(api)
+        with read_plan(root) as loaded:
+            program, binaries = decode_program(loaded.read_file(loaded.plan.regions[-1].kernels[arch]), "x")
+            (kernel,) = program.kernels
+            assert kernel.entry == "norm"
+            backend = DriverBackend(fake.driver())
+            region = GpuRegion(loaded, len(plan.regions) - 1, CacheSpec(4, 32, 2, 2), backend, program, binaries)
+            made = region.run(_STEP, _ones(plan))
+            ((entry, grid, threads, shared, parameters),) = fake.launches
+            (output,) = plan.regions[-1].outputs
+            assert (entry, threads, shared) == ("norm", kernel.threads, kernel.shared)
+            assert grid == (made[output].size // int(kernel.constants["K"]), 1, 1)
+            assert len(parameters) == sum(bool(kind) for kind in kernel.types) + 2
+            assert all(parameters[:-2]) and parameters[-2:] == (0, 0)
+            np.testing.assert_array_equal(made[output], 0.0)  # the driver's kernels do nothing
+            region.close()
+        assert fake.report() == ""
+
+
+_SLOTS = np.zeros(3, np.int32)
+_STEP = Step(_SLOTS, np.arange(3, dtype=np.int32), _SLOTS, np.zeros(1, np.int32), _SLOTS + 3, np.zeros((2, 2), np.int32))
+
+
+def _ones(plan: Plan) -> dict[int, np.ndarray]:
+    inputs = plan.regions[-1].inputs
+    return {value: np.ones([dim_value(dim, tokens=3, rows=1) for dim in plan.values[value].shape], np.float32) for value in inputs}
 
 
 def test_a_kernel_that_does_not_build_says_why(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The back end on the CUDA driver: cubins, one stream, one graph for each size of a decode step."""
+"""The back end on a GPU's own driver, NVIDIA's or AMD's: binaries, one stream, one graph for each size of a decode step."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from functools import partial
 from typing import Any
 
 from mixplan.runtime.devices.gpu_backend import Ready
-from mixplan.runtime.devices.gpu_driver import Driver, find_driver
+from mixplan.runtime.devices.gpu_driver import Driver
 from mixplan.runtime.devices.gpu_program import Kernel, Program
 from mixplan.runtime.errors import CapacityError, InternalError, UnsupportedError
 from mixplan.runtime.hal import Array
 
-__all__ = ["CudaBackend", "find_driver"]
+__all__ = ["DriverBackend"]
 
 _DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
-_THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-_ORDINARY_SHARED = 48 * 1024  # more must be asked for
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, hipStreamNonBlocking
+_THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, hipStreamCaptureModeThreadLocal
 
 
 class _Memory:
@@ -27,29 +26,40 @@ class _Memory:
         self.nbytes = nbytes
 
 
-class CudaBackend:
+class DriverBackend:
     """See Backend."""
 
     def __init__(self, driver: Driver) -> None:
         if not driver.arch:
             raise UnsupportedError(
-                f"{driver.describe()} is not one of those that kernels are built for (8.x, 9.0 and 10.0).", hint="Load with isa='jit'."
+                f"{driver.describe()} is not one of those that kernels are built for (8.x, 9.0, 10.0 and gfx942).",
+                hint="Load with isa='jit'.",
             )
         self._driver = driver
         self.arch = driver.arch
         self.name = f"{driver.arch} ({driver.gpu})"
-        self._context = driver.retain()
         self._memory: list[_Memory] = []
-        self._modules: list[ctypes.c_void_p] = []
-        self._graphs: list[ctypes.c_void_p] = []
-        self._current()
-        self._stream = ctypes.c_void_p()
-        driver.call("cuStreamCreate", ctypes.byref(self._stream), _NON_BLOCKING)
+        self._modules: list[int] = []
+        self._images: list[bytes] = []  # HIP does not promise a copy
+        self._graphs: list[int] = []
+        self._graphs_fit = True
         self._closed = False
+        self._context = driver.retain()
+        try:
+            self._current()
+            self._stream = self._made("stream", _NON_BLOCKING)
+        except BaseException:
+            driver.release()
+            raise
 
     def _current(self) -> None:
-        """A thread that uses the driver must have said with which context."""
-        self._driver.call("cuCtxSetCurrent", self._context)
+        self._driver.bind(self._context)
+
+    def _made(self, step: str, *arguments: Any) -> int:
+        """The handle that a step makes."""
+        handle = ctypes.c_void_p()
+        self._driver.call(step, ctypes.byref(handle), *arguments)
+        return handle.value or 0
 
     def allocate(self, nbytes: int, what: str) -> _Memory:
         """See Backend.allocate."""
@@ -57,12 +67,12 @@ class CudaBackend:
         address = ctypes.c_uint64()
         size = max(nbytes, 1)
         try:
-            self._driver.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
+            self._driver.call("allocate", ctypes.byref(address), size)
         except MemoryError:
             raise CapacityError(f"The GPU has no {nbytes} bytes for {what}.", hint="Load with a smaller kv_tokens.") from None
         memory = _Memory(address.value, nbytes)
         self._memory.append(memory)
-        self._driver.call("cuMemsetD8Async", address, ctypes.c_ubyte(0), ctypes.c_size_t(size), self._stream)
+        self._driver.call("fill", memory.address, 0, size, self._stream)
         return memory
 
     def upload(self, to: Any, offset: int, array: Array) -> None:
@@ -71,8 +81,7 @@ class CudaBackend:
             raise InternalError(f"An upload of {array.nbytes} bytes at {offset} does not fit into {to.nbytes}.")
         if array.nbytes:
             self._current()
-            at = ctypes.c_uint64(to.address + offset)
-            self._driver.call("cuMemcpyHtoDAsync_v2", at, ctypes.c_void_p(array.ctypes.data), ctypes.c_size_t(array.nbytes), self._stream)
+            self._driver.call("upload", to.address + offset, array.ctypes.data, array.nbytes, self._stream)
 
     def download(self, source: Any, offset: int, into: Array) -> None:
         """See Backend.download."""
@@ -80,23 +89,21 @@ class CudaBackend:
             raise InternalError(f"A download of {into.nbytes} bytes at {offset} does not fit into {source.nbytes}.")
         self._current()
         if into.nbytes:
-            at = ctypes.c_uint64(source.address + offset)
-            self._driver.call("cuMemcpyDtoHAsync_v2", ctypes.c_void_p(into.ctypes.data), at, ctypes.c_size_t(into.nbytes), self._stream)
-        self._driver.call("cuStreamSynchronize", self._stream)
+            self._driver.call("download", into.ctypes.data, source.address + offset, into.nbytes, self._stream)
+        self._driver.call("synchronize", self._stream)
 
     def load(self, program: Program, binaries: memoryview) -> list[Any]:
-        """A function of each kernel's cubin."""
+        """A function of each kernel's binary."""
         self._current()
         functions = []
         for kernel in program.kernels:
-            data = bytes(binaries[kernel.offset : kernel.offset + kernel.nbytes])
-            module, function = ctypes.c_void_p(), ctypes.c_void_p()
+            self._images.append(bytes(binaries[kernel.offset : kernel.offset + kernel.nbytes]))
             try:
-                self._driver.call("cuModuleLoadData", ctypes.byref(module), ctypes.c_char_p(data))
+                module = self._made("load", self._images[-1])
                 self._modules.append(module)
-                self._driver.call("cuModuleGetFunction", ctypes.byref(function), module, kernel.entry.encode())
-                if kernel.shared > _ORDINARY_SHARED:
-                    self._driver.call("cuFuncSetAttribute", function, _DYNAMIC_SHARED, kernel.shared)
+                function = self._made("function", module, kernel.entry.encode())
+                if kernel.shared > self._driver.api.ordinary_shared and "set" in self._driver.api.functions:
+                    self._driver.call("set", function, _DYNAMIC_SHARED, kernel.shared)
             except InternalError as error:
                 raise UnsupportedError(f"The kernel {kernel.name} does not load: {error.message}") from error
             functions.append(function)
@@ -114,28 +121,45 @@ class CudaBackend:
         parameters = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
         return partial(self._launch, loaded, grid, kernel.threads, kernel.shared, parameters, values)
 
-    def _launch(
-        self, function: ctypes.c_void_p, grid: tuple[int, int, int], threads: int, shared: int, parameters: Any, values: list[Any]
-    ) -> None:
+    def _launch(self, function: int, grid: tuple[int, int, int], threads: int, shared: int, parameters: Any, values: list[Any]) -> None:
         """values: what the parameters point to, kept alive."""
-        self._driver.call("cuLaunchKernel", function, *grid, threads, 1, 1, shared, self._stream, parameters, None)
+        self._driver.call("launch", function, *grid, threads, 1, 1, shared, self._stream, parameters, None)
 
     def graph(self, launches: Sequence[Ready]) -> Ready | None:
-        """See Backend.graph."""
+        """See Backend.graph. None also where the driver has no memory for one: then none is asked for any more."""
+        if not self._graphs_fit:
+            return None
         self._current()
-        captured, executable = ctypes.c_void_p(), ctypes.c_void_p()
-        self._driver.call("cuStreamBeginCapture_v2", self._stream, _THREAD_LOCAL)
+        self._driver.call("capture", self._stream, _THREAD_LOCAL)
         try:
             for launch in launches:
                 launch()
-        finally:
-            self._driver.call("cuStreamEndCapture", self._stream, ctypes.byref(captured))
+        except BaseException:
+            # A stream left capturing takes nothing else.
+            left = ctypes.c_void_p()
+            if not self._driver.status("end_capture", self._stream, ctypes.byref(left)) and left.value:
+                self._driver.status("end_graph", left.value)
+            raise
+        captured = self._captured()
         try:
-            self._driver.call("cuGraphInstantiateWithFlags", ctypes.byref(executable), captured, ctypes.c_uint64(0))
+            executable = self._made("instantiate", captured, 0)
+        except MemoryError:
+            self._graphs_fit = False
+            return None
         finally:
-            self._driver.status("cuGraphDestroy", captured)
+            self._driver.status("end_graph", captured)
         self._graphs.append(executable)
-        return partial(self._driver.call, "cuGraphLaunch", executable, self._stream)
+        return partial(self._replay, executable)
+
+    def _captured(self) -> int:
+        """The graph of what was launched since the capture began."""
+        graph = ctypes.c_void_p()
+        self._driver.call("end_capture", self._stream, ctypes.byref(graph))
+        return graph.value or 0
+
+    def _replay(self, executable: int) -> None:
+        self._current()
+        self._driver.call("replay", executable, self._stream)
 
     def close(self) -> None:
         """See Backend.close."""
@@ -143,12 +167,12 @@ class CudaBackend:
             return
         self._closed = True
         self._current()
-        self._driver.status("cuStreamSynchronize", self._stream)
+        self._driver.status("synchronize", self._stream)
         for graph in self._graphs:
-            self._driver.status("cuGraphExecDestroy", graph)
+            self._driver.status("end_executable", graph)
         for module in self._modules:
-            self._driver.status("cuModuleUnload", module)
+            self._driver.status("unload", module)
         for memory in self._memory:
-            self._driver.status("cuMemFree_v2", ctypes.c_uint64(memory.address))
-        self._driver.status("cuStreamDestroy_v2", self._stream)
+            self._driver.status("free", memory.address)
+        self._driver.status("end_stream", self._stream)
         self._driver.release()
