@@ -18,6 +18,7 @@ from mixplan.runtime.explain_placement import explain_placement
 from mixplan.runtime.plan_check_graph import check_regions
 from mixplan.runtime.plan_io import read_plan
 from mixplan.targets.base import CostModel
+from mixplan.targets.npu.lower.table import LOWERINGS
 from mixplan.targets.registry import get_target
 
 # An NPU as they are: quick with integers, and no match for a CPU in what is float.
@@ -52,8 +53,9 @@ def test_a_plan_on_the_cpu_and_an_npu(tmp_path: Path) -> None:
     assert np.sqrt(np.mean((got - wanted) ** 2)) < 0.02 * wanted.std()
 
 
-def test_what_one_unit_cannot_do_the_other_does(tmp_path: Path) -> None:
-    """Experts have no ONNX lowering, so that they stay on the other unit, the reference device here."""
+def test_what_one_unit_cannot_do_the_other_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Experts without an ONNX lowering stay on the other unit, the reference device here."""
+    monkeypatch.delitem(LOWERINGS, "grouped_linear")
     plan = tmp_path / "m.plan"
     costs = ("reference:f32=1GFLOPS,bandwidth=1GB/s", "npu:f32=1TFLOPS,bandwidth=1TB/s,call=10us")
     compile_plan(

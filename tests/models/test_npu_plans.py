@@ -48,7 +48,14 @@ def _both(plan: Path) -> tuple[np.ndarray, np.ndarray]:
 # their order; keys in f16 may fall to the other side of a rounding, a relative 5e-4 of some keys.
 @pytest.mark.parametrize(
     ("model_type", "scheme", "tolerance"),
-    [("llama", "FP32", 2e-5), ("gemma2", "W4A16", 5e-3), ("bloom", "W8A16:asym", 5e-3), ("qwen2", "W4A16:min", 5e-3)],
+    [
+        ("llama", "FP32", 2e-5),
+        ("gemma2", "W4A16", 5e-3),
+        ("bloom", "W8A16:asym", 5e-3),
+        ("qwen2", "W4A16:min", 5e-3),
+        ("mixtral", "W4A16", 5e-3),
+        ("qwen2_moe", "W8A16", 5e-3),
+    ],
 )
 def test_logits_are_those_of_the_reference(tmp_path: Path, model_type: str, scheme: str, tolerance: float) -> None:
     got, wanted = _both(_compile(tmp_path / "m.plan", model_type, scheme))

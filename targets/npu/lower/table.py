@@ -13,6 +13,7 @@ from mixplan.targets.npu.lower.base import Lowering
 from mixplan.targets.npu.lower.elementwise import ELEMENTWISE
 from mixplan.targets.npu.lower.embedding import EMBEDDING
 from mixplan.targets.npu.lower.gated_linear import GATED_LINEAR
+from mixplan.targets.npu.lower.grouped_linear import GROUPED_LINEAR
 from mixplan.targets.npu.lower.indexing import INDEXING
 from mixplan.targets.npu.lower.linear import LINEAR
 from mixplan.targets.npu.lower.matmul import MATMUL
@@ -33,6 +34,7 @@ LOWERINGS: dict[str, Lowering] = {
     **MATMUL,
     **LINEAR,
     **GATED_LINEAR,
+    **GROUPED_LINEAR,
     **EMBEDDING,
     **NORMS,
     **QUANTIZE,
