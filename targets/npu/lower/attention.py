@@ -7,19 +7,19 @@ static.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mixplan.runtime.devices.npu_names import DISTANCE, layer_names, mask_of, past_kind
-from mixplan.runtime.plan import AttentionLayer, Node, Value
+from mixplan.runtime.plan import AttentionLayer, Node
 from mixplan.targets.npu.lower.base import Lowering, attrs_of
 from mixplan.targets.npu.lower.kv_rounding import as_stored
-from mixplan.targets.npu.providers.base import ProviderRules
 
 if TYPE_CHECKING:
     from mixplan.targets.npu.graph import Graph
 
 __all__ = ["ATTENTION"]
+
+_LEAST = 1e-30
 
 
 def _together(g: Graph, new: str, names: tuple[str, str], layer: AttentionLayer, size: int, *, keys: bool) -> str:
@@ -45,7 +45,10 @@ def _emit(g: Graph, node: Node) -> None:
     keys = _together(g, g.value(node.inputs[1]), (names[0], names[2]), held, size, keys=True)
     values = _together(g, g.value(node.inputs[2]), (names[1], names[3]), held, value_size, keys=False)
     # [Hkv, heads of each, T, size] times [Hkv, 1, size, S].
-    query = g.op("Transpose", g.reshape(g.value(node.inputs[0]), (-1, kv_heads, heads // kv_heads, size)), perm=[1, 2, 0, 3])
+    given = g.value(node.inputs[0])
+    if attrs["scores"] == "i8":
+        given = _rounded(g, given)
+    query = g.op("Transpose", g.reshape(given, (-1, kv_heads, heads // kv_heads, size)), perm=[1, 2, 0, 3])
     keys = g.op("Unsqueeze", g.op("Transpose", keys, perm=[1, 2, 0]), g.integers([1]))
     values = g.op("Unsqueeze", g.op("Transpose", values, perm=[1, 0, 2]), g.integers([1]))
     scores = g.op("Mul", g.op("MatMul", query, keys), g.number(attrs["scale"]))
@@ -69,8 +72,11 @@ def _emit(g: Graph, node: Node) -> None:
     g.bind(node.outputs[0], g.reshape(made, (1, -1, heads, value_size)))
 
 
-def _check(node: Node, values: Sequence[Value], rules: ProviderRules) -> str:
-    return "scores of i8; the NPU computes them in f32" if attrs_of(node)["scores"] != "f32" else ""
+def _rounded(g: Graph, query: str) -> str:
+    """Queries [1, T, heads, size] as int8 numbers times a scale of each token and head; see runtime/ops/attention.py."""
+    largest = g.reduce("ReduceMax", g.op("Abs", query), [3], keepdims=True)
+    inverse = g.op("Where", g.op("Greater", largest, g.number(_LEAST)), g.op("Div", g.number(127.0), largest), g.number(0.0))
+    return g.op("Mul", g.op("Round", g.op("Mul", query, inverse)), g.op("Div", largest, g.number(127.0)))
 
 
-ATTENTION: dict[str, Lowering] = {"attention": Lowering(_emit, _check)}
+ATTENTION: dict[str, Lowering] = {"attention": Lowering(_emit)}

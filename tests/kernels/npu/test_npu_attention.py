@@ -29,6 +29,8 @@ CASES: dict[str, dict[str, Any]] = {
     "f16 keys": {"kv": KvFormat.f16},
     "i8 keys": {"kv": KvFormat.i8},
     "i4 keys": {"kv": KvFormat.i4},
+    "bf16 keys": {"kv": KvFormat.bf16},
+    "i8 scores": {"kv": KvFormat.i8, "scores": "i8"},
     "heads of their own": {"heads": (KvFormat.f16, KvFormat.k8v4)},
 }
 
