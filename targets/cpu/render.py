@@ -77,7 +77,7 @@ def _inline(path: Path, seen: set[Path]) -> list[str]:
 def _headers(names: Sequence[str]) -> list[str]:
     seen: set[Path] = set()
     lines = ["#include <stdlib.h>", "#include <time.h>"]
-    for name in ("frame.h", "pool.h", "kernels/args.h", "kernels/draw.h", *sorted(names)):
+    for name in ("frame.h", "pool.h", "sharing.h", "kernels/args.h", "kernels/draw.h", *sorted(names)):
         lines += _inline(_TEMPLATES / name, seen)
     return lines
 

@@ -42,19 +42,20 @@ static int64_t nanoseconds_now() {
 }
 
 // All stores before the barrier are visible after it. The sleeper's count and the generation are sequentially consistent: either the
-// sleeper sees the new generation and does not sleep, or the last arriver sees the sleeper and wakes it.
-static void wait(Barrier* b, int nt, int64_t* polling) {
+// sleeper sees the new generation and does not sleep, or the last arriver sees the sleeper and wakes it. Gives the nanoseconds of a wait that
+// outlasted polling, 0 for others.
+static int64_t wait(Barrier* b, int nt, int64_t* polling) {
   const int32_t now = __atomic_load_n(&b->generation, __ATOMIC_RELAXED);
   if (__atomic_add_fetch(&b->arrived, 1, __ATOMIC_ACQ_REL) == nt) {
     __atomic_store_n(&b->arrived, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&b->generation, now + 1, __ATOMIC_SEQ_CST);
     if (__atomic_load_n(&b->sleepers, __ATOMIC_SEQ_CST)) syscall(SYS_futex, &b->generation, FUTEX_WAKE_PRIVATE, 1 << 30, 0, 0, 0);
-    return;
+    return 0;
   }
   // Most waits end before the clock is read once.
   int64_t began = 0;
   for (int i = 1;; ++i) {
-    if (__atomic_load_n(&b->generation, __ATOMIC_ACQUIRE) != now) return;
+    if (__atomic_load_n(&b->generation, __ATOMIC_ACQUIRE) != now) return 0;
     relax();
     if (i % 32) continue;
     const int64_t t = nanoseconds_now();
@@ -64,8 +65,10 @@ static void wait(Barrier* b, int nt, int64_t* polling) {
   __atomic_add_fetch(&b->sleepers, 1, __ATOMIC_SEQ_CST);
   while (__atomic_load_n(&b->generation, __ATOMIC_SEQ_CST) == now) syscall(SYS_futex, &b->generation, FUTEX_WAIT_PRIVATE, now, 0, 0, 0);
   __atomic_sub_fetch(&b->sleepers, 1, __ATOMIC_SEQ_CST);
-  if (nanoseconds_now() - began <= kMostPolling) *polling = kMostPolling;
+  const int64_t waited = nanoseconds_now() - began;
+  if (waited <= kMostPolling) *polling = kMostPolling;
   else *polling = *polling / 2 > kLeastPolling ? *polling / 2 : kLeastPolling;
+  return waited;
 }
 
 }  // namespace mp
