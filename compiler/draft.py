@@ -98,7 +98,7 @@ def make_draft(captured: Captured, constants: Constants, options: Options, clock
         max_step_tokens=options.max_step_tokens,
         decisions=decisions,
         effective_bits=bits.achieved,
-        provenance=provenance(captured, options.texts, options.seed),
+        provenance=provenance(captured, {**options.texts, **parts.facts}, options.seed),
         passes=dict(passed.matches),
         rejections=(*(str(rejection) for rejection in context.rejections), *parts.notes),
     )

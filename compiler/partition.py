@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from mixplan.runtime.plan import Node, Region, Value
 from mixplan.targets.base import Support, Target
@@ -23,6 +23,8 @@ class Partition:
     refused: list[tuple[str, str, str]]
     # Why single nodes are not where they might be, for the plan's rejections.
     notes: tuple[str, ...] = ()
+    # What was taken for granted, for the plan's provenance.
+    facts: Mapping[str, str] = field(default_factory=dict)
 
 
 def partition(values: Sequence[Value], nodes: Sequence[Node], outputs: Sequence[int], targets: Sequence[Target]) -> Partition:

@@ -29,6 +29,14 @@ class ProviderTarget(Protocol):
         """Whether a node's first output gets a static scale."""
 
 
+@runtime_checkable
+class LeveledTarget(Protocol):
+    """A target whose costs depend on what it compiles for."""
+
+    def for_levels(self, levels: Sequence[str]) -> Target:
+        """The target for these levels, () for its own choice."""
+
+
 @dataclass(frozen=True)
 class Units:
     """Names of targets, in order of preference, and what was chosen for them: see CompileOptions for the last three."""
@@ -46,6 +54,8 @@ class Units:
         target = get_target(name)
         if self.provider and isinstance(target, ProviderTarget):
             return target.for_provider(self.provider)
+        if isinstance(target, LeveledTarget):
+            return target.for_levels(levels_for(name, self.levels))
         return target
 
     def targets(self) -> list[Target]:

@@ -15,7 +15,7 @@ _MARK = "place: "
 
 def explain_placement(path: Path) -> dict[str, Any]:
     """`regions`: name, device, nodes and reason. `nodes`: each node with its op, region, device, and what keeps it from other units, or its
-    region's reason."""
+    region's reason. `costs`: what each unit was taken to cost, where units were weighed."""
     with read_plan(path, verify="manifest") as loaded:
         plan = loaded.plan
     notes = placement_notes(plan)
@@ -39,7 +39,8 @@ def explain_placement(path: Path) -> dict[str, Any]:
         for region in plan.regions
         for node in plan.nodes[region.start : region.stop]
     ]
-    return {"plan": plan.name, "options": plan.provenance.options, "regions": regions, "nodes": nodes}
+    costs = [text for text in plan.provenance.options.get("costs", "").split("; ") if text]
+    return {"plan": plan.name, "options": plan.provenance.options, "costs": costs, "regions": regions, "nodes": nodes}
 
 
 def placement_notes(plan: Plan) -> dict[str, list[str]]:

@@ -61,7 +61,9 @@ class CompileOptions:
 @dataclass(frozen=True)
 class CostModel:
     """What a target's work takes: bytes/s of weights and KV cache, operations/s by what is multiplied (0: unknown, and left out), and
-    seconds for each call of a region. source: where the figures come from.
+    seconds for each call of a region. node_seconds: what a node takes at least, such as a launch. narrow: whether products of floats with
+    weights or a KV cache narrower than 32 bits run as bf16, although their activations are f32. link: bytes/s to and from the host, 0 where
+    it works in the host's memory. source: where the figures come from.
     """
 
     bandwidth: float
@@ -69,6 +71,9 @@ class CostModel:
     bf16: float = 0.0
     f32: float = 0.0
     call_seconds: float = 0.0
+    node_seconds: float = 0.0
+    narrow: bool = False
+    link: float = 0.0
     source: str = ""
 
 

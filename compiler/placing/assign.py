@@ -110,10 +110,11 @@ def _cheapest(candidates: Sequence[Candidate], crossing: Sequence[int], rules: P
             best = [best[cheapest] + candidates[state].model.call_seconds for state in states]
             open_start = True
             continue
-        move = 0.0 if open_start else rules.transfer(nbytes)
         entry, came = [], []
         for state in states:
-            costs = [best[old] + (0.0 if old == state else move + candidates[state].model.call_seconds) for old in states]
+            own = candidates[state].model
+            moves = [0.0 if open_start else rules.transfer(nbytes, candidates[old].model, own) for old in states]
+            costs = [best[old] + (0.0 if old == state else moves[old] + own.call_seconds) for old in states]
             cheapest = min(states, key=lambda old: (costs[old], old != state))
             entry.append(costs[cheapest] + candidates[state].seconds[i] if taken[state] else inf)
             came.append(cheapest)
@@ -181,7 +182,7 @@ def _reason(
         here, there = sum(home.seconds[start:stop]), sum(own.seconds[start:stop]) + own.model.call_seconds
         if any(home.refusals[start:stop]):
             return f"moved, since {next(iter(refused))}"
-        moving = rules.transfer(border)
+        moving = rules.transfer(border, home.model, own.model)
         return (
             f"moved: {_time(here)} on {home.name} against {_time(there)} here and {_time(moving)} to hand over {border:,} bytes, "
             f"in a step of {rules.tokens} tokens"
@@ -189,11 +190,11 @@ def _reason(
     back = dict.fromkeys(why for i, why in sent_back.items() if start <= i < stop)
     if back or refused:
         return "; ".join([*back, *refused])
-    others = [(one.name, sum(one.seconds[start:stop]) + one.model.call_seconds) for one in candidates[1:]]
-    name, there = min(others, key=lambda other: other[1])
+    others = [(sum(one.seconds[start:stop]) + one.model.call_seconds, one) for one in candidates[1:]]
+    there, other = min(others, key=lambda pair: pair[0])
     return (
-        f"stays: {_time(sum(own.seconds[start:stop]))} here against {_time(there)} on {name} and {_time(2 * rules.transfer(border))} of "
-        f"transfers, in a step of {rules.tokens} tokens"
+        f"stays: {_time(sum(own.seconds[start:stop]))} here against {_time(there)} on {other.name} and "
+        f"{_time(2 * rules.transfer(border, own.model, other.model))} of transfers, in a step of {rules.tokens} tokens"
     )
 
 

@@ -9,7 +9,7 @@ from mixplan.compiler.placing.assign import Candidate, assign
 from mixplan.compiler.placing.costs import cost_models, unit_seconds
 from mixplan.compiler.placing.rules import PlacingRules
 from mixplan.runtime.plan import Plan
-from mixplan.targets.base import Target
+from mixplan.targets.base import CostModel, Target
 
 __all__ = ["partition_mixed"]
 
@@ -37,4 +37,14 @@ def partition_mixed(plan: Plan, targets: Sequence[Target], rules: PlacingRules) 
     notes = tuple(
         f"place: {node.name}: not on {one.name}: {one.refusals[i]}" for i, node in enumerate(nodes) for one in candidates if one.refusals[i]
     )
-    return Partition(nodes, regions, refused, notes)
+    return Partition(nodes, regions, refused, notes, {"costs": "; ".join(_told(name, models[name]) for name in models)})
+
+
+def _told(name: str, model: CostModel) -> str:
+    """What a unit's work was taken to cost, without the time at which that was measured."""
+    rates = [(model.int8, "int8"), (model.bf16, "bf16"), (model.f32, "f32")]
+    spans = [(model.call_seconds, "call"), (model.node_seconds, "node")]
+    facts = [f"{model.bandwidth / 1e9:,.4g} GB/s", *(f"{rate / 1e12:,.4g} TOPS {kind}" for rate, kind in rates if rate)]
+    facts += [f"{seconds * 1e6:,.4g} us a {what}" for seconds, what in spans if seconds]
+    source = "measured" if model.source.startswith("measured") else model.source or "stated"
+    return f"{name}: {', '.join(facts)} ({source})"

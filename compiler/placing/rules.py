@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 from mixplan.compiler.placing.measure import measure_transfer
 from mixplan.runtime.cost import Work
@@ -21,14 +21,16 @@ _UNITS = {
     "operations a second": {"": 1.0, "GOPS": 1e9, "TOPS": 1e12, "GFLOPS": 1e9, "TFLOPS": 1e12},
 }
 _COSTS = {"bandwidth": "bytes a second", "call": "seconds", "int8": "operations a second", "bf16": "operations a second"}
-_COSTS["f32"] = "operations a second"
+_COSTS |= {"f32": "operations a second", "launch": "seconds"}
+_FIELDS = {"call": "call_seconds", "launch": "node_seconds"}
 
 
 @dataclass(frozen=True)
 class PlacingRules:
     """tokens: of the step, a prompt's, that costs are worked out for. A region moves from the first unit only where its compute takes more
     than `move_above` seconds there, and where less than `boundary_below` bytes cross its borders. Crossing one takes `transfer_seconds`,
-    and each byte 1 / transfer_bandwidth. costs: what the user states of units, by name.
+    and each byte 1 / transfer_bandwidth, or what a unit's link to the host takes where that is slower and no rate was stated. costs: what
+    the user states of units, by name.
     """
 
     tokens: int = 256
@@ -36,6 +38,7 @@ class PlacingRules:
     boundary_below: float = 1e6
     transfer_bandwidth: float = 8e9
     transfer_seconds: float = 20e-6
+    transfer_stated: bool = False
     costs: Mapping[str, CostModel] = field(default_factory=dict)
 
     @property
@@ -43,9 +46,10 @@ class PlacingRules:
         """The step."""
         return Work.prefill(self.tokens)
 
-    def transfer(self, nbytes: float) -> float:
-        """Seconds that it takes to hand so many bytes from one unit to another."""
-        return self.transfer_seconds + nbytes / self.transfer_bandwidth
+    def transfer(self, nbytes: float, *units: CostModel) -> float:
+        """Seconds that it takes to hand so many bytes from one of these units to another."""
+        links = [] if self.transfer_stated else [unit.link for unit in units if unit.link > 0]
+        return self.transfer_seconds + nbytes / min([self.transfer_bandwidth, *links])
 
 
 def parse_quantity(option: str, text: str, kind: str) -> float:
@@ -82,7 +86,7 @@ def parse_placing(
         rules = replace(rules, transfer_bandwidth=rate_here, transfer_seconds=seconds)
     elif transfer is not None:
         rate, _, latency = transfer.partition("+")
-        rules = replace(rules, transfer_bandwidth=parse_quantity("transfer", rate, "bytes a second"))
+        rules = replace(rules, transfer_bandwidth=parse_quantity("transfer", rate, "bytes a second"), transfer_stated=True)
         if latency:
             rules = replace(rules, transfer_seconds=parse_quantity("transfer", latency, "seconds"))
     if rules.transfer_bandwidth <= 0:
@@ -99,8 +103,7 @@ def _unit_cost(text: str) -> tuple[str, CostModel]:
         name, equals, number = fact.partition("=")
         if not equals or name not in _COSTS:
             raise OptionError(f"unit_costs has {fact!r}; the facts are {', '.join(_COSTS)}.")
-        given["call_seconds" if name == "call" else name] = parse_quantity(f"unit_costs {name}", number, _COSTS[name])
+        given[_FIELDS.get(name, name)] = parse_quantity(f"unit_costs {name}", number, _COSTS[name])
     if given.get("bandwidth", 0.0) <= 0:
         raise OptionError(f"unit_costs {text!r} says nothing of the bandwidth, which every cost needs.", hint="Add bandwidth=60GB/s.")
-    known = {one.name for one in fields(CostModel)}
-    return unit, CostModel(**{name: value for name, value in given.items() if name in known}, source="stated")
+    return unit, replace(CostModel(given["bandwidth"], source="stated"), **given)

@@ -55,6 +55,11 @@ def _placement(data: dict[str, Any]) -> Iterator[Any]:
     for row in data["regions"]:
         regions.add_row(row["region"], row["device"], str(row["nodes"]), row["reason"])
     yield regions
+    if data["costs"]:
+        costs = plain_table("\nCosts", "unit", "taken to be")
+        for text in data["costs"]:
+            costs.add_row(*text.split(": ", 1))
+        yield costs
     why = {row["region"]: row["reason"] for row in data["regions"]}
     nodes = plain_table("\nNodes", "node", "op", "device", "why")
     for row in data["nodes"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
+from mixplan.runtime.hardware.amdgpu import find_amd
 from mixplan.runtime.hardware.cpu import CpuSource, cpu_record
 from mixplan.runtime.hardware.nvml import Nvml, open_nvml
 from mixplan.runtime.hardware.onnx import onnx_records
@@ -27,14 +28,17 @@ def _nvml() -> Nvml | None:
 def devices() -> tuple[Hardware, ...]:
     """The CPU, then GPUs, then what onnxruntime reaches (which imports it)."""
     library = _nvml()
-    return (hardware(), *(library.records() if library is not None else ()), *onnx_records())
+    nvidia = library.records() if library is not None else []
+    amd = [gpu.record(len(nvidia) + index) for index, gpu in enumerate(find_amd())]
+    return (hardware(), *nvidia, *amd, *onnx_records())
 
 
 @cache
 def _sampler() -> Sampler:
     library = _nvml()
-    gpus = {f"gpu:{index}": library.source(index) for index in range(library.count)} if library is not None else {}
-    return Sampler({"cpu": CpuSource(), **gpus})
+    nvidia = [library.source(index) for index in range(library.count)] if library is not None else []
+    gpus = [*nvidia, *(gpu.source() for gpu in find_amd())]
+    return Sampler({"cpu": CpuSource(), **{f"gpu:{index}": source for index, source in enumerate(gpus)}})
 
 
 def samples() -> dict[str, Sample]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mixplan.runtime.hardware.measured import read_measured
+from mixplan.runtime.hardware.pcie import link_rate
 from mixplan.runtime.hardware.record import Hardware, Sample
 
 __all__ = ["Nvml", "open_nvml"]
@@ -14,8 +15,6 @@ __all__ = ["Nvml", "open_nvml"]
 # CUDA cores of a multiprocessor by compute capability (CUDA C++ Programming Guide, "Compute Capabilities").
 _CORES_PER_SM = {(7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64, (8, 6): 128, (8, 7): 128, (8, 9): 128, (9, 0): 128}
 _NEWER_CORES_PER_SM = 128
-# Bytes/s of a lane, one way, by generation of PCI Express, line coding taken off.
-_LANE = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 
 
 def open_nvml() -> Nvml | None:
@@ -73,6 +72,7 @@ class Nvml:
             memory=total,
             memory_limit=total if total is None or reserved is None else total - reserved,
             link=self._link(handle),
+            memory_rate=self._memory_rate(handle),
         )
 
     def _multiprocessors(self, handle: Any, capability: Any) -> int | None:
@@ -96,7 +96,13 @@ class Nvml:
 
     def _link(self, handle: Any) -> float | None:
         generation, width = (_whole(self._ask(f"nvmlDeviceGetMaxPcieLink{what}", handle)) for what in ("Generation", "Width"))
-        return _LANE[generation] * width if generation in _LANE and width else None
+        return link_rate(generation, width)
+
+    def _memory_rate(self, handle: Any) -> float | None:
+        """Two transfers a clock on every line of the bus."""
+        megahertz = _real(self._ask("nvmlDeviceGetMaxClockInfo", handle, getattr(self._library, "NVML_CLOCK_MEM", 2)))
+        bits = _whole(self._ask("nvmlDeviceGetMemoryBusWidth", handle))
+        return 2 * megahertz * 1e6 * bits / 8 if megahertz and bits else None
 
     def _ask(self, function: str, *arguments: Any) -> Any:
         try:

@@ -26,7 +26,8 @@ class Hardware:
     device: "cpu", "gpu:0", "npu:qnn". arch as in uname, or sm_90. flags: what its instructions include. cores: cores or streaming
     multiprocessors that this process may use (affinity and cgroup quota counted in), of machine_cores. clock: the highest. memory, and the
     part of it that this process may use: a cgroup's limit, or what the driver keeps for itself, taken off. link: what the connection to the
-    host carries one way, as its standard says. measured_at, bandwidth, peaks: of the last run of the ceilings program on this machine, by
+    host carries one way, as its standard says. memory_rate: bytes/s that a GPU's memory carries by its
+    clock and width. measured_at, bandwidth, peaks: of the last run of the ceilings program on this machine, by
     all cores together: (working set, bytes/s) pairs by size, and multiply-adds, two operations each, by dtype.
     """
 
@@ -41,6 +42,7 @@ class Hardware:
     memory: int | None = None
     memory_limit: int | None = None
     link: float | None = None
+    memory_rate: float | None = None
     measured_at: str | None = None
     bandwidth: tuple[tuple[int, float], ...] | None = None
     peaks: dict[str, float] | None = field(default=None, hash=False)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from mixplan.runtime.devices.gpu_driver import find_driver
 from mixplan.runtime.errors import OptionError
+from mixplan.runtime.hardware import Hardware
 
 __all__ = ["ARCHS", "DEFAULT", "JIT", "Arch", "arch_of", "resolve_archs"]
 
@@ -15,7 +16,8 @@ __all__ = ["ARCHS", "DEFAULT", "JIT", "Arch", "arch_of", "resolve_archs"]
 class Arch:
     """units: streaming multiprocessors (compute units on AMD) of the largest GPU of the kind. shared: bytes of shared memory of a block.
 
-    fp8: whether it multiplies e4m3 numbers as the OCP format defines them. devices: what it stands for.
+    fp8: whether it multiplies e4m3 numbers as the OCP format defines them. devices: what it stands for. nominal: the record of the largest
+    GPU of the kind, from its maker's data sheet, for machines without one.
     """
 
     name: str
@@ -23,7 +25,16 @@ class Arch:
     shared: int
     fp8: bool
     devices: str
+    nominal: Hardware = field(hash=False, default=Hardware("gpu"))
 
+
+def _nominal(model: str, arch: str, cores: int, clock: float, memory: int, rate: float, link: float) -> Hardware:
+    """Clock in GHz, memory in GB, rates in GB/s."""
+    sizes = Hardware("gpu", model, arch, cores=cores, machine_cores=cores, memory=memory * 10**9)
+    return replace(sizes, clock=clock * 1e9, link=link * 1e9, memory_rate=rate * 1e9)
+
+
+_A100 = _nominal("NVIDIA A100 SXM 80GB", "sm_80", 108, 1.41, 80, 2039, 31.5)
 
 JIT = "jit"
 """A program without binaries, which the torch-backed launcher compiles where it runs (or interprets, where there is no GPU)."""
@@ -31,11 +42,11 @@ JIT = "jit"
 ARCHS = {
     arch.name: arch
     for arch in (
-        Arch("sm_80", 108, 163 * 1024, False, "NVIDIA A100"),
-        Arch("sm_90", 132, 227 * 1024, True, "NVIDIA H100, H200"),
-        Arch("sm_100", 148, 227 * 1024, True, "NVIDIA B200"),
-        Arch("gfx942", 304, 64 * 1024, False, "AMD MI300X"),
-        Arch(JIT, 108, 64 * 1024, False, "any that torch and triton run on"),
+        Arch("sm_80", 108, 163 * 1024, False, "NVIDIA A100", _A100),
+        Arch("sm_90", 132, 227 * 1024, True, "NVIDIA H100, H200", _nominal("NVIDIA H100 SXM", "sm_90", 132, 1.83, 80, 3352, 63.0)),
+        Arch("sm_100", 148, 227 * 1024, True, "NVIDIA B200", _nominal("NVIDIA B200", "sm_100", 148, 1.85, 180, 8000, 63.0)),
+        Arch("gfx942", 304, 64 * 1024, False, "AMD MI300X", _nominal("AMD MI300X", "gfx942", 304, 2.1, 192, 5300, 63.0)),
+        Arch(JIT, 108, 64 * 1024, False, "any that torch and triton run on", _A100),
     )
 }
 DEFAULT = ("sm_80", "sm_90", "sm_100", "gfx942")

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
 
 from mixplan.runtime.devices.gpu_program import Program, encode_program
 from mixplan.runtime.errors import InternalError, MixplanError
 from mixplan.runtime.formats import FORMAT_NAMES
+from mixplan.runtime.hardware import devices
 from mixplan.runtime.plan import Node, Plan, Region, Value
-from mixplan.targets.base import Capabilities, CompiledRegion, CompileOptions, Support
+from mixplan.targets.base import Capabilities, CompiledRegion, CompileOptions, CostModel, Support
 from mixplan.targets.gpu.arch import ARCHS, DEFAULT, JIT, resolve_archs
 from mixplan.targets.gpu.build import build_all, compiler_identity
 from mixplan.targets.gpu.builds import Build
+from mixplan.targets.gpu.costs import gpu_costs, gpu_record
 from mixplan.targets.gpu.lower.region import lower_region, refusal
 
 __all__ = ["GpuTarget", "with_binaries"]
@@ -30,10 +33,20 @@ def with_binaries(program: Program, builds: Sequence[Build], compiler: str) -> b
     return encode_program(done, [build.data for build in builds])
 
 
+@dataclass(frozen=True)
 class GpuTarget:
-    """Compiles regions to one program per architecture, with Triton; no GPU is needed for it."""
+    """Compiles regions to one program per architecture, with Triton; no GPU is needed for it. levels: those that costs are told for."""
 
+    levels: tuple[str, ...] = ()
     name = "gpu"
+
+    def for_levels(self, levels: Sequence[str]) -> GpuTarget:
+        """The same target, about to compile for these architectures."""
+        return GpuTarget(resolve_archs(levels)) if levels else self
+
+    def cost_model(self) -> CostModel:
+        """By the record of the GPU that is here, where it runs what is compiled for; else by what its maker says of one that would."""
+        return gpu_costs(gpu_record(devices(), self.levels))
 
     def capabilities(self) -> Capabilities:
         """Available where triton is installed."""

@@ -106,3 +106,8 @@ def test_a_gpu_and_the_cpu_simulated(tmp_path: Path) -> None:
     for tokens, device in ((256, "gpu"), (1, "cpu")):
         home = partition_mixed(plan, [cpu, gpu], PlacingRules(costs=costs, tokens=tokens))
         assert [region.device for region in home.regions] == [device]
+    # A GPU's own costs, of the one that is here or as its maker says, lead to the same.
+    own = partition_mixed(plan, [cpu, gpu], PlacingRules(costs={"cpu": costs["cpu"]}))
+    assert [region.device for region in own.regions] == ["gpu"]
+    told = own.facts["costs"].split("; ")
+    assert told[0] == "cpu: 20 GB/s, 0.1 TOPS f32 (stated)" and told[1].startswith("gpu: ") and "us a node" in told[1]

@@ -18,6 +18,7 @@ from mixplan.runtime.cgroup import CgroupLimits, cgroup_limits
 from mixplan.runtime.cost import Cost, limit_seconds, record_limits
 from mixplan.runtime.errors import OutputError, UnsupportedError
 from mixplan.runtime.hardware import Hardware, Sample, devices, hardware, onnx, samples
+from mixplan.runtime.hardware.amdgpu import AmdGpu, find_amd
 from mixplan.runtime.hardware.cpu import CpuSource, cpu_record
 from mixplan.runtime.hardware.measured import measured_path, read_measured, write_measured
 from mixplan.runtime.hardware.nvml import Nvml, open_nvml
@@ -200,6 +201,7 @@ class FakeNvml:
             "ClockInfo": 345,
             "MaxPcieLinkGeneration": 5,
             "MaxPcieLinkWidth": 16,
+            "MemoryBusWidth": 5120,
             "Temperature": 31,
             "PowerUsage": 71500,
         }
@@ -222,6 +224,7 @@ def test_a_gpu() -> None:
     assert (record.device, record.model, record.arch, record.cores, record.clock) == ("gpu:0", "Any GPU", "sm_90", 132, 1.98e9)
     assert (record.memory, record.memory_limit) == (80 * GIB, 79 * GIB)
     assert record.link == pytest.approx(63e9, rel=0.001)
+    assert record.memory_rate == 2 * 1980e6 * 5120 / 8
     assert library.source(0)() == Sample(free=70 * GIB, temperature=31.0, power=71.5, clock=345e6)
 
 
@@ -230,6 +233,60 @@ def test_a_gpu_that_tells_nothing() -> None:
     library = Nvml(FakeNvml((*lacks, "MaxPcieLinkGeneration")))
     assert library.records() == [Hardware("gpu:0")]
     assert library.source(0)() == Sample()
+
+
+AMD = {
+    "sys/class/drm/card1/device/vendor": "0x1002",
+    "sys/class/drm/card1/device/mem_info_vram_total": str(192 * GIB),
+    "sys/class/drm/card1/device/mem_info_vram_used": str(12 * GIB),
+    "sys/class/drm/card1/device/max_link_speed": "32.0 GT/s PCIe",
+    "sys/class/drm/card1/device/max_link_width": "16",
+    "sys/class/drm/card1/device/product_name": "AMD Instinct Any",
+    "sys/class/drm/card1/device/pp_dpm_sclk": "0: 132Mhz *\n1: 2100Mhz",
+    "sys/class/drm/card1/device/hwmon/hwmon3/temp1_input": "41000",
+    "sys/class/drm/card1/device/hwmon/hwmon3/power1_input": "750000000",
+    "sys/class/drm/card1/device/hwmon/hwmon3/freq1_input": "132000000",
+    "sys/class/drm/card1-DP-1/status": "connected",
+    "sys/class/drm/card0/device/vendor": "0x1a03",
+    "sys/class/kfd/kfd/topology/nodes/0/properties": "cpu_cores_count 96\nsimd_count 0\ngfx_target_version 0\nlocation_id 0",
+    "sys/class/kfd/kfd/topology/nodes/1/properties": "simd_count 1216\nsimd_per_cu 4\ngfx_target_version 90402\nlocation_id 49408",
+    "sys/class/kfd/kfd/topology/nodes/2/properties": "simd_count 64\nsimd_per_cu 2\ngfx_target_version 110001\nlocation_id 768\ndomain 0",
+}
+
+
+def _amd_tree(root: Path) -> AmdGpu:
+    """The card's folder becomes a link to one named by the PCI address c1:00.0, as it is in a real tree."""
+    device, address = root / "sys/class/drm/card1/device", root / "sys/devices/0000:c1:00.0"
+    address.parent.mkdir(parents=True)
+    device.rename(address)
+    device.symlink_to(address)
+    (found,) = find_amd(root)
+    return found
+
+
+def test_an_amd_gpu(tree: Any) -> None:
+    gpu = _amd_tree(tree(AMD))
+    record = gpu.record(2)
+    assert (record.device, record.model, record.arch, record.cores, record.clock) == ("gpu:2", "AMD Instinct Any", "gfx942", 304, 2.1e9)
+    assert (record.memory, record.link) == (192 * GIB, pytest.approx(63e9, rel=0.001))
+    assert gpu.source()() == Sample(free=180 * GIB, temperature=41.0, power=750.0, clock=132e6)
+
+
+def test_an_amd_gpu_that_tells_little(tree: Any) -> None:
+    names = ("total", "used", "speed", "sclk", "temp1_input", "power1_input", "freq1_input", "nodes/1", "product_name")
+    odd = {name: ("" if name.endswith("product_name") else "N/A") for name in AMD if any(part in name for part in names)}
+    gpu = _amd_tree(tree({**AMD, **odd}))
+    assert gpu.record(0) == Hardware("gpu:0")
+    assert gpu.source()() == Sample()
+
+
+def test_another_amd_gpu(tree: Any) -> None:
+    # A card of another kind, with two hexadecimal digits at the end; an average is preferred to a moment's power.
+    other = {"sys/class/kfd/kfd/topology/nodes/1/properties": "simd_count 208\nsimd_per_cu 2\ngfx_target_version 90010\nlocation_id 49408"}
+    other["sys/class/drm/card1/device/hwmon/hwmon3/power1_average"] = "5000000"
+    gpu = _amd_tree(tree({**AMD, **other}))
+    assert (gpu.record(0).arch, gpu.record(0).cores) == ("gfx90a", 104)
+    assert gpu.source()().power == 5.0
 
 
 def test_without_the_library_or_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:

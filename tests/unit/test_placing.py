@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from mixplan.compiler.placing.boundaries import check_boundaries
+from mixplan.compiler.placing.costs import unit_seconds
 from mixplan.compiler.placing.partition import partition_mixed
 from mixplan.compiler.placing.rules import PlacingRules, parse_placing
 from mixplan.runtime.dtypes import DType
@@ -17,6 +20,7 @@ from mixplan.runtime.plan import SCHEMA_VERSION, Model, Node, Plan, Provenance, 
 from mixplan.runtime.plan_check_graph import check_regions
 from mixplan.targets.base import Capabilities, CompiledRegion, CompileOptions, CostModel, Port, Support
 from mixplan.targets.cpu.costs import cpu_costs
+from mixplan.targets.gpu.costs import gpu_costs, gpu_record
 
 SLOW, FAST = CostModel(bandwidth=1e9, f32=1e9), CostModel(bandwidth=1e12, f32=1e12, call_seconds=1e-5)
 
@@ -159,11 +163,17 @@ def test_borders_must_agree() -> None:
 
 def test_settings_are_read_and_checked() -> None:
     rules = parse_placing(
-        tokens=32, move_above="2ms", boundary_below="64kB", transfer="16GB/s+5us", unit_costs=["npu:int8=40TOPS,bandwidth=60GB/s,call=50us"]
+        tokens=32,
+        move_above="2ms",
+        boundary_below="64kB",
+        transfer="16GB/s+5us",
+        unit_costs=["npu:int8=40TOPS,bandwidth=60GB/s,call=50us,launch=2us"],
     )
     assert (rules.tokens, rules.move_above, rules.boundary_below) == (32, 2e-3, 64e3)
     assert rules.transfer(16e9) == pytest.approx(1.0 + 5e-6)
-    assert rules.costs["npu"] == CostModel(bandwidth=60e9, int8=40e12, call_seconds=pytest.approx(50e-6), source="stated")
+    assert rules.costs["npu"] == CostModel(
+        bandwidth=60e9, int8=40e12, call_seconds=pytest.approx(50e-6), node_seconds=2e-6, source="stated"
+    )
 
 
 def test_a_transfer_can_be_measured() -> None:
@@ -198,6 +208,42 @@ def test_costs_that_are_missing_or_of_another_unit() -> None:
     assert "--unit-cost tpu:" in str(caught.value)
     with pytest.raises(OptionError, match="names tpu; the targets are cpu"):
         partition_mixed(_plan("matmul"), [_Unit("cpu", SLOW)], PlacingRules(costs={"tpu": FAST}))
+
+
+def test_a_gpu_costs_what_its_record_says_or_its_maker() -> None:
+    nominal = gpu_costs(gpu_record([Hardware("cpu")], ()))
+    assert nominal.bandwidth == 3352e9 and nominal.bf16 == pytest.approx(989e12, rel=0.01) and nominal.f32 == pytest.approx(62e12, rel=0.01)
+    assert nominal.int8 == 2 * nominal.bf16 and nominal.link == 63e9 and nominal.narrow
+    assert nominal.source == "nominal: NVIDIA H100 SXM, 132 units at 1.83 GHz"
+    for arch, bf16 in {"sm_80": 312e12, "sm_100": 2250e12, "gfx942": 1307e12}.items():
+        assert gpu_costs(gpu_record([], (arch, "sm_90"))).bf16 == pytest.approx(bf16, rel=0.01)
+    # What is here counts where it runs what is wanted; what it does not tell is nominal.
+    small = Hardware("gpu:0", "Any L4", "sm_89", cores=58, clock=2.04e9, memory_rate=300e9)
+    costs = gpu_costs(gpu_record([Hardware("cpu"), small], ("sm_80",)))
+    assert (costs.bandwidth, costs.bf16, costs.link) == (300e9, 1024 * 58 * 2.04e9, 31.5e9)
+    assert costs.source == "estimated: Any L4, 58 units at 2.04 GHz"
+    assert gpu_costs(gpu_record([small], ("sm_90",))).bandwidth == 3352e9
+    known = replace(small, measured_at="today", bandwidth=((1 << 30, 250e9),), peaks={"bf16": 6e13})
+    costs = gpu_costs(gpu_record([known], ()))
+    assert (costs.bandwidth, costs.bf16, costs.source) == (250e9, 6e13, "measured at today")
+
+
+def test_narrow_products_run_as_bf16_and_nodes_take_a_launch() -> None:
+    plan = _plan("matmul", "reshape", "linear", width=256)
+    linear = msgspec.structs.replace(plan.nodes[2], attrs={"format": "i4", "columns": 256, "rows": 256})
+    model = CostModel(bandwidth=1e15, f32=1e9, bf16=1e12, node_seconds=3e-6)
+    for narrow, fmt, rate in ((True, "i4", 1e12), (False, "i4", 1e9), (True, "f32", 1e9)):
+        nodes = (*plan.nodes[:2], msgspec.structs.replace(linear, attrs={**linear.attrs, "format": fmt}))
+        seconds = unit_seconds(msgspec.structs.replace(plan, nodes=nodes), replace(model, narrow=narrow), PlacingRules(tokens=16))
+        assert seconds[0] == 2 * 16 * 256 * 256 / 1e9 and seconds[1] == 0.0
+        assert seconds[2] == max(2 * 16 * 256 * 256 / rate, 3e-6)
+
+
+def test_a_slow_link_bounds_a_transfer_that_is_not_stated() -> None:
+    near, far = CostModel(bandwidth=1e9), CostModel(bandwidth=1e9, link=1e9)
+    assert PlacingRules().transfer(8e9, near, far) == pytest.approx(8.0, rel=1e-4)
+    assert PlacingRules().transfer(8e9, near, replace(far, link=63e9)) == pytest.approx(1.0, rel=1e-4)
+    assert parse_placing(transfer="16GB/s").transfer(16e9, near, far) == pytest.approx(1.0, rel=1e-4)
 
 
 def test_a_cpu_costs_what_was_measured_or_what_its_flags_promise() -> None:
