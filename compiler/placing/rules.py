@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from mixplan.compiler.placing.measure import measure_transfer
 from mixplan.runtime.cost import Work
@@ -106,4 +107,5 @@ def _unit_cost(text: str) -> tuple[str, CostModel]:
         given[_FIELDS.get(name, name)] = parse_quantity(f"unit_costs {name}", number, _COSTS[name])
     if given.get("bandwidth", 0.0) <= 0:
         raise OptionError(f"unit_costs {text!r} says nothing of the bandwidth, which every cost needs.", hint="Add bandwidth=60GB/s.")
-    return unit, replace(CostModel(given["bandwidth"], source="stated"), **given)
+    stated: dict[str, Any] = {**given, "source": "stated"}
+    return unit, CostModel(**stated)
