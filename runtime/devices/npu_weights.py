@@ -32,8 +32,8 @@ _PACKED_AT = {"linear": 1, "gated_linear": 1, "embedding": 1, "linear_q": 3, "ga
 
 @dataclass(frozen=True)
 class Weight:
-    """One weight [rows, columns] that a node reads; `half` is 0 for the gate and 1 for the up part of a gated one, else -1; `expert` is
-    its place among the experts of a grouped one, else -1.
+    """One weight [rows, columns] that a node reads. gated: its rows are those of the gate and then those of the up part, which the packed
+    arrays interleave. expert: its place among the experts of a grouped one, else -1.
 
     `values` are the plan's indices of the packed codes, scales and zeros, -1 where there are none.
     """
@@ -43,13 +43,13 @@ class Weight:
     rows: int
     columns: int
     form: Form
-    half: int = -1
+    gated: bool = False
     expert: int = -1
 
     @property
     def suffix(self) -> str:
         """What tells its tensors from those of others in the same packed arrays."""
-        return f".expert_{self.expert}" if self.expert >= 0 else {-1: "", 0: ".gate", 1: ".up"}[self.half]
+        return f".expert_{self.expert}" if self.expert >= 0 else ""
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,8 @@ def node_weights(node: Node, values: Sequence[Value]) -> tuple[Weight, ...]:
     if node.op == "grouped_linear":
         return tuple(Weight(indices, fmt, rows, columns, "matrix", expert=one) for one in range(whole(node, "experts")))
     form: Form = "table" if node.op == "embedding" else "matrix"
-    halves = (0, 1) if node.op.startswith("gated") else (-1,)
-    return tuple(Weight(indices, fmt, rows, columns, form, half) for half in halves)
+    gated = node.op.startswith("gated")
+    return (Weight(indices, fmt, 2 * rows if gated else rows, columns, form, gated),)
 
 
 def weight_tensors(weight: Weight, values: Sequence[Value], rules: WeightRules) -> WeightTensors:
@@ -142,17 +142,23 @@ def weight_array(tensor: OnnxTensor, constant: Callable[[int], NDArray[Any]]) ->
     assert weight is not None and form is not None
     fmt = weight.format
     packed: Packed = {role: constant(i) for role, i in zip(("weight", "scales", "zeros"), weight.values, strict=True) if i >= 0}
-    if weight.half >= 0:
-        packed = split_gated(packed)[weight.half]
+    pieces: tuple[Packed, ...] = (packed,)
+    if weight.gated:
+        pieces = split_gated(packed)
     elif weight.expert >= 0:
         blocks = ceil_div(weight.rows, LANES)
-        packed = slice_blocks(packed, weight.expert * blocks, (weight.expert + 1) * blocks)
-    if tensor.part == "dense":
-        made: NDArray[Any] = unpack(fmt, packed, weight.rows, weight.columns)
-    else:
-        made = _part(tensor.part, form, fmt, unpack_codes(fmt, packed))[: weight.rows]
-        made = made[:, : weight.columns] if tensor.part == "codes" else made
+        pieces = (slice_blocks(packed, weight.expert * blocks, (weight.expert + 1) * blocks),)
+    rows = weight.rows // len(pieces)
+    parts = [_rows(tensor.part, form, fmt, piece, rows, weight.columns) for piece in pieces]
+    made = parts[0] if len(parts) == 1 else np.concatenate(parts)
     return np.ascontiguousarray(made.T if weight.form == "matrix" else made).reshape(tensor.shape)
+
+
+def _rows(part: Part, form: WeightForm, fmt: WeightFormat, packed: Packed, rows: int, columns: int) -> NDArray[Any]:
+    if part == "dense":
+        return unpack(fmt, packed, rows, columns)
+    made = _part(part, form, fmt, unpack_codes(fmt, packed))[:rows]
+    return made[:, :columns] if part == "codes" else made
 
 
 def _part(part: Part, form: WeightForm, fmt: WeightFormat, full: Quantized) -> NDArray[Any]:

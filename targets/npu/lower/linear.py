@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mixplan.runtime.devices.npu_weights import node_weights
+from mixplan.runtime.devices.npu_weights import Weight, node_weights
 from mixplan.runtime.plan import Node, Shape, Value
 from mixplan.targets.npu.lower.base import Lowering, attrs_of
+from mixplan.targets.npu.lower.integer_product import integer_product, takes_codes
 from mixplan.targets.npu.lower.quantize import quantize_dequantize, rounding_check
 from mixplan.targets.npu.lower.weights import product
 from mixplan.targets.npu.providers.base import ProviderRules
@@ -15,7 +16,7 @@ from mixplan.targets.npu.providers.base import ProviderRules
 if TYPE_CHECKING:
     from mixplan.targets.npu.graph import Graph
 
-__all__ = ["LINEAR", "float_input", "input_shape", "rounded_check", "rounded_input"]
+__all__ = ["LINEAR", "float_input", "input_shape", "quantized_product", "rounded_check"]
 
 
 def float_input(g: Graph, node: Node) -> str:
@@ -24,7 +25,7 @@ def float_input(g: Graph, node: Node) -> str:
     return g.cast(g.cast(x, "bf16"), "f32") if attrs_of(node)["activation_dtype"] == "bf16" else x
 
 
-def rounded_input(g: Graph, node: Node) -> str:
+def _rounded_input(g: Graph, node: Node) -> str:
     """The input of a product of integers, as the numbers that the integers stand for.
 
     Codes that come from outside the region, made row by row, are multiplied by their own scales.
@@ -66,9 +67,16 @@ def _linear(g: Graph, node: Node) -> None:
     _finish(g, node, _product(g, node, float_input(g, node)), bias, residual)
 
 
+def quantized_product(g: Graph, node: Node, weight: Weight) -> str:
+    """The node's codes times a weight: as integers where that can be, else the numbers that they stand for."""
+    if takes_codes(g, node, weight):
+        return integer_product(g, node, weight)
+    return product(g, _rounded_input(g, node), input_shape(g, node), weight)
+
+
 def _linear_q(g: Graph, node: Node) -> None:
     bias, residual = [*node.inputs, -1, -1, -1][6:8]
-    _finish(g, node, _product(g, node, rounded_input(g, node)), bias, residual)
+    _finish(g, node, quantized_product(g, node, node_weights(node, g.plan.values)[0]), bias, residual)
 
 
 def rounded_check(node: Node, values: Sequence[Value], rules: ProviderRules) -> str:

@@ -38,7 +38,9 @@ class ProviderRules:
     opset: the version of the ONNX operators. activations: the integer types, the first of them if nothing is said; () where it takes no
     quantized tensors. quantized_outputs: whether a product counts as quantized only where its result is, too. power_of_two: whether scales
     of activations must be powers of two. source: where this stands. rough_sigmoid: its Sigmoid is off by more than rounding, so that SiLU
-    is better made of Exp. What it takes for weights, the device has to know too: see `weights`.
+    is better made of Exp. integer_products: it multiplies integers by MatMulInteger.
+
+    What it takes for weights, the device has to know too: see `weights`.
     """
 
     name: str
@@ -49,6 +51,7 @@ class ProviderRules:
     power_of_two: bool = False
     note: str = ""
     rough_sigmoid: bool = False
+    integer_products: bool = False
 
     @property
     def weights(self) -> WeightRules:

@@ -13,5 +13,6 @@ RULES = ProviderRules(
     activations=("uint8", "int8", "uint16", "int16"),
     quantized_outputs=False,
     rough_sigmoid=True,
+    integer_products=True,
     source="https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html",
 )

@@ -17,6 +17,7 @@ from mixplan.runtime.packing import Packed, Quantized, interleave_gated, pack, q
 from mixplan.targets.npu.graph import Range
 from mixplan.targets.npu.lower.quantize import static_scale
 from mixplan.targets.npu.lower.table import unsupported_reason
+from mixplan.targets.npu.model import region_model
 from mixplan.targets.npu.notes import weight_notes
 from mixplan.targets.npu.providers.base import ACTIVATIONS
 from mixplan.targets.npu.providers.table import provider_rules
@@ -113,11 +114,19 @@ def test_codes_that_leave_the_region_are_made_row_by_row(nodes: Any, compare: Co
     compare(nodes, outputs, rtol=1e-6, atol=1e-6)
 
 
-def test_codes_that_come_from_outside_keep_their_own_scales(nodes: Any, compare: Compare) -> None:
-    fmt, rng = FORMATS["i4"], np.random.default_rng(1)
-    made = quantize_act(rng.standard_normal((1, 5, COLUMNS)).astype(np.float32), 32)
-    outputs = nodes.node("linear_q", [*(nodes.input(array) for array in made), *_constants(nodes, _packed(fmt, 2))], **_attrs(fmt))
+@pytest.mark.parametrize(("name", "whole"), [("i4", 0), ("i8", 2), ("i8 asym", 2), ("i8 minima", 2)])
+def test_codes_that_come_from_outside_keep_their_own_scales(nodes: Any, compare: Compare, name: str, whole: int) -> None:
+    """And are multiplied as integers where a channel of the weight has one scale: exactly, but for what the scales round."""
+    fmt, rng = FORMATS[name], np.random.default_rng(1)
+    made = quantize_act(rng.standard_normal((1, 5, COLUMNS)).astype(np.float32), fmt.group_size)
+    codes, gated = [nodes.input(array) for array in made], interleave_gated(_packed(fmt, 2), _packed(fmt, 3))
+    outputs = [
+        *nodes.node("linear_q", [*codes, *_constants(nodes, _packed(fmt, 2))], **_attrs(fmt)),
+        *nodes.node("gated_linear_q", [*codes, *_constants(nodes, gated)], **_attrs(fmt), activation="relu"),
+    ]
     compare(nodes, outputs, rtol=1e-4, atol=1e-3)
+    model = region_model(*nodes.plan(outputs), provider_rules("cpu"), ranges={}, activation=None)
+    assert [node.op_type for node in model.graph.node].count("MatMulInteger") == whole
 
 
 def test_without_a_range_an_activation_is_refused(nodes: Any, run: Any) -> None:
