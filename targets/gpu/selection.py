@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from mixplan.targets.gpu.arch import Arch
 from mixplan.targets.gpu.builds import BuildRequest, Constant
+from mixplan.targets.gpu.selection_chains import chains
 from mixplan.targets.gpu.tiles import SIZES, attention_tiles, gemm_tile
 
 __all__ = ["selection"]
@@ -33,6 +34,7 @@ def selection(arch: Arch) -> dict[str, BuildRequest]:
         out |= _integers(arch, size)
     out |= _attention(arch)
     out |= _rows()
+    out |= chains()
     return out
 
 
@@ -114,10 +116,6 @@ def _rows() -> dict[str, BuildRequest]:
     norm: dict[str, Constant] = {"K": _WIDTH, "KP": _WIDTH, "HEADS": 1, "X_STRIDE": _WIDTH, "HEAD_STRIDE": 0, "EPS": 1e-6, "BLOCK": _WIDTH}
     weight: dict[str, Constant] = {"BITS": 4, "GROUP": 128, **_SYMMETRIC}
     expert: dict[str, Constant] = {"J": 8, "SHARED": True, "E": _EXPERTS, "N": 1536, "K": 2048, "KP": 2048, "BLOCKS": 96, "X_STRIDE": 2048}
-    walk: dict[str, Constant] = {"D1": 1, "D2": _HEADS, "D3": _HEAD, "BLOCK": 512}
-    strides = [6144, 0, _HEAD, 1]
-    two: dict[str, Constant] = {f"{name}{at}": stride for name in "AB" for at, stride in enumerate(strides)}
-    one: dict[str, Constant] = {f"{name}{at}": stride for name in "XY" for at, stride in enumerate(strides)}
     split: dict[str, Constant] = {"N": _WIDTH, "BLOCKS": 256, "RESIDUAL_STRIDE": _WIDTH, "GATE": "", "QUANT": 0, "SPLIT": 8, "BLOCK_M": 4}
     rope: dict[str, Constant] = {"H": _HEADS, "D": _HEAD, "DR": _HEAD, "X_STRIDE": 6144, "HEAD_STRIDE": _HEAD, "INTERLEAVED": False}
     fp8: dict[str, Constant] = {"K": _FFN, "KP": _FFN, "X_STRIDE": _FFN, "BLOCK": 16384}
@@ -141,8 +139,6 @@ def _rows() -> dict[str, BuildRequest]:
             expert | weight | {"DOT": "bf16", "BLOCK_M": 16, "BLOCK_N": 64, "BLOCK_K": 64},
         ),
         "sample": BuildRequest("sample", (f, "*fp64", i, "*i64", i), {"V": _VOCAB, "LIMIT": 1024, "BLOCK": 2048}, 8),
-        "cosine": BuildRequest("pointwise:unary", (f, f, "i32"), walk | one | {"OP": "cos", "TRUTH": False}),
-        "product": BuildRequest("pointwise:binary", (f, f, f, "i32"), walk | two | {"OP": "mul"}),
         "matmul": BuildRequest("matmul", (f, f, f, "i32"), batched),
         "softmax": BuildRequest("softmax", (f, f), {"K": _EXPERTS, "BLOCK": 128}, 1),
         "topk": BuildRequest("topk", (f, f, "*i64"), {"K": _EXPERTS, "COUNT": 8, "BLOCK": 128}, 1),

@@ -33,8 +33,8 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reas
 CHOSEN = {
     "sm_80": ("W3A16 asymmetric large", "prefill i8"),
     "sm_90": ("W8A8 large", "FP8 large", "prefill f16"),
-    "sm_100": ("W4A16 decode",),
-    "gfx942": ("W4A16 large", "decode i8"),
+    "sm_100": ("W4A16 decode", "chain broadcast"),
+    "gfx942": ("W4A16 large", "decode i8", "chain powers"),
 }
 
 

@@ -101,61 +101,6 @@ def test_embedding(name: str, kernel: Any, weight: Any, arguments: Any, formats:
     np.testing.assert_allclose(made, wanted, rtol=1e-6, atol=1e-7)
 
 
-_DOMAIN = {"log": (1e-3, 9), "sqrt": (0, 9), "rsqrt": (1e-3, 9), "log1p": (-0.9, 9), "sin": (-1e5, 1e5), "cos": (-1e5, 1e5)}
-
-
-@pytest.mark.parametrize(
-    "op",
-    ("neg abs exp exp2 expm1 log log1p log_sigmoid sign sqrt rsqrt reciprocal tanh sigmoid silu gelu gelu_tanh relu erf sin cos floor"
-     " ceil round softplus square logical_not").split(),
-)  # fmt: skip
-def test_unary(op: str, kernel: Any) -> None:
-    """On a slice of a wider array, written into another slice. Large angles show the reduction of sines."""
-    rng = np.random.default_rng(6)
-    low, high = _DOMAIN.get(op, (-30, 30))
-    x = rng.uniform(low, high, (2, 5, 7)).astype(np.float32)
-    x[0, :4, 2] = [low, high, 0.5 if op != "logical_not" else 0, 2.5]
-    truth = op == "logical_not"
-    y = np.zeros((2, 4, 9), np.uint8 if truth else np.float32)
-    at = {"D1": 1, "D2": 3, "D3": 5, "X0": 35, "X1": 0, "X2": 7, "X3": 1, "Y0": 36, "Y1": 0, "Y2": 9, "Y3": 1}
-    made = kernel("pointwise:unary", (2,), x, y, 2, OP=op, TRUTH=truth, BLOCK=16, **at)[-1]
-    attrs = {"beta": 1.0, "threshold": 20.0} if op == "softplus" else {}
-    wanted = _reference(op, attrs, x[:, :3, :5])[0]
-    scale = 0.0 if op in ("sin", "cos", "sigmoid", "tanh", "erf") else 4e-6
-    np.testing.assert_allclose(made[:, :3, :5], wanted, rtol=scale, atol=1e-6)
-    made[:, :3, :5] = 0
-    assert not made.any()
-
-
-@pytest.mark.parametrize("op", "add sub mul div maximum minimum eq ne lt le gt ge logical_and logical_or".split())
-def test_binary(op: str, kernel: Any) -> None:
-    """[2, 3, 5] with [3, 1], broadcast."""
-    rng = np.random.default_rng(7)
-    a, b = (rng.integers(-2, 3, shape).astype(np.float32) for shape in ((2, 3, 5), (3, 1)))
-    if op in ("maximum", "minimum"):
-        a[0, 0, 0] = b[2, 0] = np.nan
-    wanted = _reference(op, {}, *((a != 0, b != 0) if op.startswith("logical") else (a, b)))[0]
-    y = np.zeros((2, 3, 5), np.uint8 if wanted.dtype == bool else np.float32)
-    at = {"D1": 1, "D2": 3, "D3": 5, "A0": 15, "A1": 0, "A2": 5, "A3": 1, "B0": 0, "B1": 0, "B2": 1, "B3": 0}
-    made = kernel("pointwise:binary", (2,), a, b, y, 2, OP=op, BLOCK=16, **at)[-1]
-    np.testing.assert_array_equal(made, wanted)
-
-
-def test_where_and_casts(kernel: Any) -> None:
-    rng = np.random.default_rng(8)
-    c = rng.integers(0, 2, (4, 1)).astype(np.uint8)
-    a, b = (rng.standard_normal((4, 3)).astype(np.float32) for _ in range(2))
-    y = np.zeros((4, 3), np.float32)
-    one = {"D1": 1, "D2": 1, "D3": 3}
-    strides = {f"{n}{i}": s for n, last in (("C", 0), ("A", 1), ("B", 1)) for i, s in enumerate((1 if n == "C" else 3, 0, 0, last))}
-    made = kernel("where", (1,), c, a, b, y, 4, BLOCK=16, **one, **strides)[-1]
-    np.testing.assert_array_equal(made, np.where(c != 0, a, b))
-    at = {"X0": 3, "X1": 0, "X2": 0, "X3": 1, "Y0": 3, "Y1": 0, "Y2": 0, "Y3": 1}
-    for dtype in (np.int64, np.int32, np.float16):
-        made = kernel("pointwise:unary", (1,), a * 10, np.zeros((4, 3), dtype), 4, OP="copy", TRUTH=False, BLOCK=16, **one, **at)[-1]
-        np.testing.assert_array_equal(made, (a * 10).astype(dtype))
-
-
 @pytest.mark.parametrize("op", ["sum", "mean", "amax", "amin"])
 def test_reductions(op: str, kernel: Any) -> None:
     x = np.random.default_rng(9).standard_normal((T, 4, 6)).astype(np.float32)

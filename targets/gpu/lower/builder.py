@@ -13,19 +13,18 @@ from mixplan.runtime.plan import AttentionLayer, Dim, Node, Shape, Value, dim_va
 from mixplan.targets.gpu.arch import Arch
 from mixplan.targets.gpu.builds import BuildRequest
 from mixplan.targets.gpu.lower.arena import Buffer
-from mixplan.targets.gpu.lower.views import Refused, View, contiguous_strides, outer_dims
+from mixplan.targets.gpu.lower.chain import BLOCK, ChainText
+from mixplan.targets.gpu.lower.views import Refused, View, contiguous_strides
 
-__all__ = ["BLOCK", "DECODE_TOKENS", "POINTERS", "Builder", "Special", "affine", "power_of_two"]
+__all__ = ["DECODE_TOKENS", "POINTERS", "Builder", "Special", "affine", "power_of_two"]
 
 DECODE_TOKENS = 128
 """Steps of one token for each of up to so many sequences attend by `attention_decode`."""
 
-BLOCK = 512
-"""Elements of a program of the elementwise kernels."""
-
 POINTERS = {
     DType.f32: "*fp32",
     DType.f16: "*fp16",
+    DType.bf16: "*i16",
     DType.i64: "*i64",
     DType.i32: "*i32",
     DType.i16: "*i16",
@@ -33,7 +32,7 @@ POINTERS = {
     DType.u8: "*u8",
     DType.bool: "*u8",
 }
-"""How Triton spells a pointer to each type; bools are bytes. bf16 is read as words, by the kernels that know how."""
+"""How Triton spells a pointer to each type; bools are bytes, and bf16 lies in memory as its bits."""
 
 _NONE = Argument("none")
 _ALIGNED = 16  # bytes; kernels are built for pointers that are multiples of it, but for those marked with "!"
@@ -157,23 +156,16 @@ class Builder:
 
     def copy(self, view: View, dtype: DType, to: View | None = None) -> View:
         """A copy of another dtype, into `to` where it is given (of the same shape)."""
-        if view.dtype not in POINTERS:
-            raise Refused(f"values of {view.dtype.value} are not converted")
         out = to or self.temporary(dtype, view.shape)
-        self.elementwise("unary", [view, out], {"OP": "copy", "TRUTH": dtype is DType.bool})
+        text = ChainText(view.shape)
+        text.store(text.cast(text.load(view), view.dtype, dtype), out)
+        self.chain(text)
         return out
 
-    def elementwise(self, kernel: str, views: Sequence[View], constants: Mapping[str, Constant]) -> None:
-        """Launch an elementwise kernel over operands and a result of one shape. Only `unary` takes a result that is not contiguous."""
-        outer, dims, strides = outer_dims(views)
-        letters = {"unary": "XY", "binary": "AB", "where": "CAB"}[kernel]
-        sizes: dict[str, Constant] = dict(zip(("D1", "D2", "D3"), dims, strict=True))
-        for letter, own in zip(letters, strides, strict=False):
-            sizes |= {f"{letter}{i}": stride for i, stride in enumerate(own)}
-        inner = prod(dims)
-        name = kernel if kernel == "where" else f"pointwise:{kernel}"
-        grid = [affine(outer, BLOCK, inner)]
-        self.launch(name, views, {**sizes, **constants, "BLOCK": BLOCK}, grid, numbers=[affine(outer)])
+    def chain(self, text: ChainText) -> None:
+        """Launch a chain of pointwise ops."""
+        pointers, constants, outer, inner = text.finished()
+        self.launch("chain", pointers, constants, [affine(outer, BLOCK, inner)], numbers=[affine(outer)])
 
     # Launches
 

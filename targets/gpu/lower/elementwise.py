@@ -2,71 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from mixplan.runtime.dtypes import DType
 from mixplan.runtime.plan import Node, Sym
-from mixplan.targets.gpu.lower.builder import POINTERS, Builder
+from mixplan.targets.gpu.lower.builder import Builder
+from mixplan.targets.gpu.lower.chain import MOST_LOADS, MOST_STORES, POINTWISE, ChainText
 from mixplan.targets.gpu.lower.views import Refused, View, broadcast, contiguous_strides, reshaped
 
-__all__ = ["ELEMENTWISE"]
-
-_UNARY = (
-    "neg abs exp exp2 expm1 log log1p log_sigmoid sign sqrt rsqrt reciprocal tanh sigmoid silu gelu gelu_tanh relu erf sin cos floor ceil "
-    "round square"
-).split()
-_ARITHMETIC = ("add", "sub", "mul", "div", "maximum", "minimum")
-_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or")
-_INTEGERS = (DType.i64, DType.i32)
+__all__ = ["ELEMENTWISE", "VIEWS", "emit_chain"]
 
 
-def _unary(b: Builder, node: Node) -> None:
-    x = b.view(node.inputs[0])
-    if x.dtype is not DType.f32:
-        raise Refused(f"{node.op} of {x.dtype.value}")
-    if node.op == "softplus" and (node.attrs.get("beta", 1.0) != 1.0 or node.attrs.get("threshold", 20.0) != 20.0):
-        raise Refused("softplus with another beta or threshold than 1 and 20")
-    b.elementwise("unary", [x, b.define(node.outputs[0])], {"OP": node.op, "TRUTH": False})
+def emit_chain(b: Builder, nodes: Sequence[Node], outputs: Sequence[int]) -> None:
+    """Launch pointwise nodes together, in two parts where the kernel has not enough pointers for all that they read and store.
+
+    outputs: the values that are stored; the others stay in registers. The last node has the shape of the loop.
+    """
+    made = {value for node in nodes for value in node.outputs}
+    loads = {value for node in nodes for value in node.inputs if value not in made and b.values[value].fill is None}
+    if len(nodes) > 1 and (len(loads) > MOST_LOADS or len(outputs) > MOST_STORES):
+        half = len(nodes) // 2
+        later = {value for node in nodes[half:] for value in node.inputs}
+        for part, needed in ((nodes[:half], {*outputs, *later}), (nodes[half:], set(outputs))):
+            emit_chain(b, part, [value for node in part for value in node.outputs if value in needed])
+        return
+    text = ChainText(b.values[nodes[-1].outputs[0]].shape)
+    names: dict[int, str] = {}
+    for node in nodes:
+        for value in node.inputs:
+            if value not in names:
+                declared = b.values[value]
+                names[value] = text.load(b.view(value)) if declared.fill is None else text.number(declared.fill, declared.dtype)
+        names[node.outputs[0]] = text.op(node, [names[value] for value in node.inputs], b.values)
+    for value in outputs:
+        text.store(names[value], b.define(value))
+    b.chain(text)
 
 
-def _float_test(b: Builder, node: Node) -> None:
-    x = b.view(node.inputs[0])
-    if x.dtype is not DType.f32:
-        raise Refused(f"{node.op} of {x.dtype.value}")
-    b.elementwise("unary", [x, b.define(node.outputs[0])], {"OP": node.op, "TRUTH": True})
-
-
-def _logical_not(b: Builder, node: Node) -> None:
-    x = b.view(node.inputs[0])
-    b.elementwise("unary", [x, b.define(node.outputs[0])], {"OP": "logical_not", "TRUTH": True})
-
-
-def _binary(b: Builder, node: Node) -> None:
-    shape = b.values[node.outputs[0]].shape
-    views = [broadcast(b.view(value), shape) for value in node.inputs]
-    for view in views:
-        whole = view.dtype in _INTEGERS and node.op not in ("div", "maximum", "minimum")
-        truth = view.dtype is DType.bool and node.op in _COMPARISONS
-        if view.dtype is not DType.f32 and not whole and not truth:
-            raise Refused(f"{node.op} of {view.dtype.value}")
-    b.elementwise("binary", [*views, b.define(node.outputs[0])], {"OP": node.op})
-
-
-def _where(b: Builder, node: Node) -> None:
-    shape = b.values[node.outputs[0]].shape
-    views = [broadcast(b.view(value), shape) for value in node.inputs]
-    if any(view.dtype not in POINTERS for view in views):
-        raise Refused("where of bf16")
-    b.elementwise("where", [*views, b.define(node.outputs[0])], {})
-
-
-def _cast(b: Builder, node: Node) -> None:
-    x = b.view(node.inputs[0])
-    if x.dtype is b.values[node.outputs[0]].dtype:
-        b.views[node.outputs[0]] = x
-    else:
-        y = b.define(node.outputs[0])
-        b.copy(x, y.dtype, y)
+def _pointwise(b: Builder, node: Node) -> None:
+    """A node alone."""
+    emit_chain(b, [node], node.outputs)
 
 
 def _reshape(b: Builder, node: Node) -> None:
@@ -117,13 +92,11 @@ def _cat(b: Builder, node: Node) -> None:
         at += size
 
 
+VIEWS = frozenset({"reshape", "permute", "expand", "slice"})
+"""Ops that launch nothing, or a copy."""
+
 ELEMENTWISE = {
-    **dict.fromkeys((*_UNARY, "softplus"), _unary),
-    **dict.fromkeys((*_ARITHMETIC, *_COMPARISONS), _binary),
-    "logical_not": _logical_not,
-    **dict.fromkeys(("isnan", "isinf"), _float_test),
-    "where": _where,
-    "cast": _cast,
+    **dict.fromkeys(sorted(POINTWISE), _pointwise),
     "reshape": _reshape,
     "slice": _slice,
     "permute": _permute,

@@ -18,7 +18,7 @@ def _batch(a: View, b: View) -> tuple[Dim, int, int]:
     """The batch of both, and its stride in each; it must be one dim that both walk alike."""
     lead = [View(view.home, view.dtype, view.shape[:-2], view.strides[:-2], view.offset) for view in (a, b)]
     outer, inner, strides = outer_dims(lead)
-    if inner != (1, 1, 1):
+    if inner:
         raise Refused("a product whose batch is of several dims that are walked differently")
     return outer, strides[0][0], strides[1][0]
 

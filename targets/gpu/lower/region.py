@@ -13,12 +13,14 @@ from mixplan.runtime.errors import PlanError, UnsupportedError
 from mixplan.runtime.hal import PAGE_SIZE
 from mixplan.runtime.ops import op_spec
 from mixplan.runtime.plan import Node, Plan, Region, Value
+from mixplan.targets.chains import Chain, ChainRules, find_chains
 from mixplan.targets.gpu.arch import ARCHS, JIT, Arch
 from mixplan.targets.gpu.builds import BuildRequest
 from mixplan.targets.gpu.lower.arena import Buffer, place
 from mixplan.targets.gpu.lower.attention import attention, stretch_of
 from mixplan.targets.gpu.lower.builder import DECODE_TOKENS, Builder, Special, affine, power_of_two
-from mixplan.targets.gpu.lower.elementwise import ELEMENTWISE
+from mixplan.targets.gpu.lower.chain import POINTWISE
+from mixplan.targets.gpu.lower.elementwise import ELEMENTWISE, VIEWS, emit_chain
 from mixplan.targets.gpu.lower.gemm import PRODUCTS
 from mixplan.targets.gpu.lower.matmul import matmul
 from mixplan.targets.gpu.lower.rows import ROWS
@@ -71,6 +73,23 @@ def _sampling(b: Builder, plan: Plan, region: Region) -> None:
     b.launch("sample", [logits, *step], sizes, [affine(rows[0])], warps=8, mode="sample")
 
 
+def _emit(builder: Builder, plan: Plan, work: int | Chain) -> None:
+    """The launches of a chain and the views of its results, or of a node."""
+    index = work.nodes[-1] if isinstance(work, Chain) else work
+    builder.node, node = index, plan.nodes[index]
+    try:
+        if isinstance(work, Chain):
+            emit_chain(builder, [_complete(plan.nodes[one]) for one in work.nodes], work.outputs)
+        elif node.op not in EMITTERS:
+            raise Refused(f"op {node.op!r} has no GPU kernel")
+        elif not node.name or node.name not in builder.fused:
+            EMITTERS[node.op](builder, _complete(node))
+    except (Refused, PlanError) as error:
+        raise UnsupportedError(f"Node {node.name!r} ({node.op}) cannot be compiled for the GPU: {error}.") from error
+    for view in work.views if isinstance(work, Chain) else ():
+        _emit(builder, plan, view)
+
+
 def lower_region(plan: Plan, region: Region, arch: Arch) -> tuple[Program, list[BuildRequest]]:
     """The program of a region, whose kernels have no binaries yet, and what to build for them.
 
@@ -90,16 +109,8 @@ def lower_region(plan: Plan, region: Region, arch: Arch) -> tuple[Program, list[
     builder.stretch = stretch_of(arch, layers)
     for value in region.inputs:
         builder.define(value, first=-1)
-    for index, node in enumerate(nodes):
-        if node.name and node.name in builder.fused:
-            continue
-        builder.node = region.start + index
-        try:
-            if node.op not in EMITTERS:
-                raise Refused(f"op {node.op!r} has no GPU kernel")
-            EMITTERS[node.op](builder, _complete(node))
-        except (Refused, PlanError) as error:
-            raise UnsupportedError(f"Node {node.name!r} ({node.op}) cannot be compiled for the GPU: {error}.") from error
+    for work in find_chains(plan, region, ChainRules(lambda node: node.op in POINTWISE, VIEWS, widens=True)):
+        _emit(builder, plan, work)
     for value in region.outputs:
         view = builder.views[value]
         if not view.contiguous or not isinstance(view.home, Buffer):

@@ -8,7 +8,8 @@ from mixplan.runtime.devices.gpu_program import Affine, Constant
 from mixplan.runtime.dtypes import DType
 from mixplan.runtime.formats import ceil_div, round_up
 from mixplan.runtime.plan import Dim, Node, Sym
-from mixplan.targets.gpu.lower.builder import BLOCK, Builder, affine, power_of_two
+from mixplan.targets.gpu.lower.builder import Builder, affine, power_of_two
+from mixplan.targets.gpu.lower.chain import BLOCK
 from mixplan.targets.gpu.lower.gemm import format_arguments, weight_format
 from mixplan.targets.gpu.lower.views import Refused, View, heads_of, rows_of
 

@@ -97,8 +97,8 @@ def broadcast(view: View, shape: Shape) -> View:
     return replace(view, shape=shape, strides=strides)
 
 
-def outer_dims(views: Sequence[View]) -> tuple[Dim, tuple[int, int, int], list[tuple[int, int, int, int]]]:
-    """Views of one shape as [outer, D1, D2, D3]: outer, (D1, D2, D3) and each view's four strides."""
+def outer_dims(views: Sequence[View]) -> tuple[Dim, tuple[int, ...], list[tuple[int, ...]]]:
+    """Views of one shape as [outer, *dims], with as few dims as can be: outer, dims, and each view's strides, the outer one's first."""
     shape = views[0].shape
     kept = [i for i, dim in enumerate(shape) if dim != 1]
     # Neighbouring dims of fixed size that every view walks alike are one.
@@ -124,18 +124,11 @@ def outer_dims(views: Sequence[View]) -> tuple[Dim, tuple[int, int, int], list[t
             assert isinstance(part, int)
             size *= part
         sizes.append(size)
-    if len(groups) > 4:
-        raise Refused(f"{len(groups)} dims that cannot be merged; the kernels walk at most 4")
-    inner = [dim for dim in sizes[1:] if isinstance(dim, int)]
+    inner = tuple(dim for dim in sizes[1:] if isinstance(dim, int))
     if len(inner) != max(len(sizes) - 1, 0):
         raise Refused("a dim of fixed size stands before the tokens")
-    padding = 3 - len(inner)
-    strides = []
-    for view in views:
-        own = [view.strides[group[-1]] for group in groups] or [0]
-        strides.append((own[0], *(0,) * padding, *own[1:]))
-    d1, d2, d3 = (1,) * padding + tuple(inner)
-    return sizes[0] if sizes else 1, (d1, d2, d3), [(s[0], s[1], s[2], s[3]) for s in strides]
+    strides = [tuple(view.strides[group[-1]] for group in groups) or (0,) for view in views]
+    return sizes[0] if sizes else 1, inner, strides
 
 
 def rows_of(view: View) -> tuple[Dim, int, int] | None:

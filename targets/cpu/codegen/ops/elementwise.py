@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from mixplan.runtime.dtypes import DType
 from mixplan.runtime.plan import Node, Value
+from mixplan.targets.chains import Chain
 from mixplan.targets.cpu.codegen.builder import Builder
 from mixplan.targets.cpu.codegen.ops.common import number
 from mixplan.targets.cpu.codegen.pointwise import Statement, write_nest
@@ -118,15 +119,15 @@ def _expression(builder: Builder, node: Node, names: Sequence[str]) -> str:
     return _form(node.op, source).format(*names, t=_TYPES.get(source, "float"), **numbers)
 
 
-def emit_chain(builder: Builder, nodes: Sequence[int], live: frozenset[int]) -> None:
-    """One loop nest for pointwise nodes (plan indices) of one output shape; results that are not in `live` stay in registers."""
+def emit_chain(builder: Builder, chain: Chain) -> None:
+    """One loop nest for a chain; results that do not leave it stay in registers."""
     plan = builder.plan
     made: dict[int, str] = {}
     loads: dict[object, str] = {}
     inputs: list[Ref] = []
     statements: list[Statement] = []
     cost = 0
-    for index in nodes:
+    for index in chain.nodes:
         node = plan.nodes[index]
         names = []
         for value in node.inputs:
@@ -143,11 +144,11 @@ def emit_chain(builder: Builder, nodes: Sequence[int], live: frozenset[int]) -> 
         made[node.outputs[0]] = f"v{len(made)}"
         statements.append(Statement(made[node.outputs[0]], builder.value(node.outputs[0]).dtype, _expression(builder, node, names)))
         cost += 20 if node.op in _LIBM else _COST.get(node.op, 1)
-    shape = builder.shape(plan.nodes[nodes[-1]].outputs[0])
-    stores = [(name, builder.output(value)) for value, name in made.items() if value in live]
+    shape = builder.shape(plan.nodes[chain.nodes[-1]].outputs[0])
+    stores = [(made[value], builder.output(value)) for value in chain.outputs]
     writer = Writer()
     write_nest(writer, shape, inputs, statements, stores)
     work = Poly.of(cost)
     for size in shape:
         work = work * size
-    builder.emit(writer, nodes[-1], work)
+    builder.emit(writer, chain.nodes[-1], work)
