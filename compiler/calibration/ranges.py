@@ -7,13 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
+from mixplan.compiler.calibration.product_ranges import ProductRanges
 from mixplan.runtime import load
 from mixplan.runtime.errors import InternalError
 from mixplan.runtime.hal import Array
 from mixplan.runtime.model import Model
 from mixplan.runtime.plan import FileEntry, Plan
 from mixplan.runtime.plan_files import MANIFEST, MANIFEST_DIGEST
-from mixplan.runtime.plan_io import write_manifest
+from mixplan.runtime.plan_io import LoadedPlan, write_manifest
 
 __all__ = ["activation_ranges", "range_tokens", "seen_ranges"]
 
@@ -38,7 +39,7 @@ def activation_ranges(
     """The smallest and largest number of each value in `wanted`, by name, over windows of token ids.
 
     The plan's weights lie in `root`, digests of them in `known`; the plan is run on the reference device, by its own ops. Of a value that
-    holds codes, the range is that of the numbers that they stand for.
+    holds codes, the range is that of the numbers that they stand for, of a product of codes that of the product alone.
     """
     write_manifest(root, plan, known=known)
     longest = max(map(len, windows))
@@ -54,7 +55,7 @@ def seen_ranges(
     model: Model, windows: Sequence[Sequence[int]], wanted: Collection[str], *, progress: Callable[[float], None] | None = None
 ) -> dict[str, tuple[float, float]]:
     """As `activation_ranges`, of a plan that is loaded on the reference device and has no sequence yet."""
-    seen = _Ranges(model.plan, wanted)
+    seen = _Ranges(model.loaded, wanted)
     tokens, done = range_tokens(model.plan.model.parameters), 0
     for window in windows:
         for start in range(0, len(window), model.max_step_tokens):
@@ -72,8 +73,9 @@ def seen_ranges(
 class _Ranges:
     """Codes are told of before their scales, by one node; so they are kept until these come."""
 
-    def __init__(self, plan: Plan, wanted: Collection[str]) -> None:
-        self._wanted = set(wanted)
+    def __init__(self, loaded: LoadedPlan, wanted: Collection[str]) -> None:
+        plan, self._wanted = loaded.plan, set(wanted)
+        self._products = ProductRanges(loaded, wanted, self._enter)
         self._codes_of = {
             plan.values[node.outputs[1]].name: plan.values[node.outputs[0]].name
             for node in plan.nodes
@@ -84,11 +86,12 @@ class _Ranges:
 
     def look(self, name: str, array: Array) -> None:
         """A tap."""
+        self._products.look(name, array)
         if name in self._codes_of:
             codes = self._held.pop(self._codes_of[name])
             apart = codes.reshape(*array.shape, -1).astype(np.int16)
             self._enter(self._codes_of[name], apart.min(axis=-1) * array, apart.max(axis=-1) * array)
-        elif name in self._wanted:
+        elif name in self._wanted and name not in self._products.names:
             if array.dtype == np.int8:
                 self._held[name] = array
             else:

@@ -57,7 +57,7 @@ class Graph:
     rules: ProviderRules
     tensors: Mapping[str, Placed]
     ranges: Mapping[str, Range]
-    activation: Activation | None
+    activation: Activation
     kept: frozenset[int] = frozenset()
     static: bool = True
     nodes: list[onnx.NodeProto] = field(default_factory=list)
@@ -65,8 +65,9 @@ class Graph:
     inputs: dict[str, onnx.ValueInfoProto] = field(default_factory=dict)
     outputs: dict[str, onnx.ValueInfoProto] = field(default_factory=dict)
     external: dict[str, OnnxTensor] = field(default_factory=dict)
-    # Activations that were rounded to integers: the plan's value of codes -> the name of what they stand for.
+    # Codes of activations -> the name of what they stand for: those rounded here with static scales, and those that came with their own.
     rounded: dict[int, str] = field(default_factory=dict)
+    widened: dict[int, str] = field(default_factory=dict)
     _bound: dict[int, str] = field(default_factory=dict)
     _constants: dict[tuple[str, tuple[int, ...], bytes], str] = field(default_factory=dict)
     _scope: str = ""

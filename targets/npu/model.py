@@ -23,7 +23,7 @@ IR_VERSIONS = {17: 8, 21: 10}
 
 
 def region_model(
-    plan: Plan, region: Region, rules: ProviderRules, *, ranges: Mapping[str, Range], activation: Activation | None, static: bool = True
+    plan: Plan, region: Region, rules: ProviderRules, *, ranges: Mapping[str, Range], activation: Activation, static: bool = True
 ) -> onnx.ModelProto:
     """The region's nodes as an ONNX model whose constants are external data, laid out as `region_tensors` says.
 
@@ -55,8 +55,9 @@ def region_model(
         list(graph.outputs.values()),
         [*graph.initializers.values(), *(_external(one, data_file(placed)) for one in placed if one.tensor.name in graph.external)],
     )
-    opset = helper.make_opsetid("", rules.opset)
-    model = helper.make_model(made, opset_imports=[opset], ir_version=IR_VERSIONS[rules.opset], producer_name="mixplan")
+    domains = {"": rules.opset, **{node.domain: 1 for node in graph.nodes if node.domain}}
+    opsets = [helper.make_opsetid(domain, version) for domain, version in domains.items()]
+    model = helper.make_model(made, opset_imports=opsets, ir_version=IR_VERSIONS[rules.opset], producer_name="mixplan")
     check_model(model)
     return model
 

@@ -14,11 +14,14 @@ from mixplan.targets.npu.lower.table import unsupported_reason
 from mixplan.targets.npu.providers.base import ProviderRules
 from mixplan.targets.npu.providers.table import RULES, activation_type, provider_rules
 
-__all__ = ["ROUNDED", "NpuTarget", "check_activation"]
+__all__ = ["PRODUCTS", "ROUNDED", "NpuTarget", "check_activation"]
 
 
 ROUNDED = ("quantize_act", "rms_norm_quant", "layer_norm_quant")
 """Ops that round activations."""
+
+PRODUCTS = ("linear_q", "gated_linear_q")
+"""Ops that multiply rounded activations."""
 
 _CALL_SECONDS = 100e-6
 
@@ -45,7 +48,7 @@ class NpuTarget:
 
     def needs_range(self, node: Node) -> bool:
         """Whether a node's first output gets a static scale: codes of activations, and products of them where the provider wants that."""
-        return node.op in ROUNDED or (self.rules.quantized_outputs and node.op == "linear_q")
+        return node.op in ROUNDED or (self.rules.quantized_outputs and node.op in PRODUCTS)
 
     def capabilities(self) -> Capabilities:
         """Available where onnx is installed."""
@@ -106,7 +109,4 @@ class NpuTarget:
 
 def check_activation(provider: str, activation: str) -> None:
     """OptionError where the provider has no such type of activations."""
-    rules = provider_rules(provider)
-    if activation and not rules.activations:
-        raise OptionError(f"the provider {provider} takes float models alone, so that --activation-type {activation} has no meaning.")
-    activation_type(rules, activation)
+    activation_type(provider_rules(provider), activation)

@@ -15,6 +15,7 @@ from mixplan.compiler.onnx_export import export_onnx
 from mixplan.compiler.pipeline import compile as compile_plan
 from mixplan.runtime import load
 from mixplan.runtime.errors import OutputError, UnsupportedError
+from mixplan.targets.npu.lower.table import LOWERINGS
 
 IDS = np.random.default_rng(4).integers(3, 250, 12)
 
@@ -76,8 +77,9 @@ def test_a_directory_is_not_replaced_unless_asked(plan: Path, tmp_path: Path) ->
     export_onnx(plan, tmp_path / "out", force=True)
 
 
-def test_what_a_provider_does_not_take_is_named(plan: Path, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match=r"\d+ nodes .*, \.\.\. \(the provider cann takes no quantized activations\)") as caught:
+def test_what_has_no_lowering_is_named(plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(LOWERINGS, "quantize_act")
+    with pytest.raises(UnsupportedError, match=r"\d+ nodes .*, \.\.\. \(op 'quantize_act' has no ONNX lowering\)") as caught:
         export_onnx(plan, tmp_path / "out", provider="cann")
     assert "docs/reference/npu.md" in str(caught.value)
     assert not (tmp_path / "out").exists()

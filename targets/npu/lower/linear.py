@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mixplan.runtime.devices.npu_weights import Weight, node_weights
-from mixplan.runtime.plan import Node, Shape, Value
+from mixplan.runtime.plan import Node, Shape
 from mixplan.targets.npu.lower.base import Lowering, attrs_of
 from mixplan.targets.npu.lower.integer_product import integer_product, takes_codes
-from mixplan.targets.npu.lower.quantize import quantize_dequantize, rounding_check
 from mixplan.targets.npu.lower.weights import product
-from mixplan.targets.npu.providers.base import ProviderRules
 
 if TYPE_CHECKING:
     from mixplan.targets.npu.graph import Graph
 
-__all__ = ["LINEAR", "float_input", "input_shape", "quantized_product", "rounded_check"]
+__all__ = ["LINEAR", "float_input", "input_shape", "quantized_product"]
 
 
 def float_input(g: Graph, node: Node) -> str:
@@ -30,8 +27,9 @@ def _rounded_input(g: Graph, node: Node) -> str:
 
     Codes that come from outside the region, made row by row, are multiplied by their own scales.
     """
-    if node.inputs[0] in g.rounded:
-        return g.rounded[node.inputs[0]]
+    for known in (g.rounded, g.widened):
+        if node.inputs[0] in known:
+            return known[node.inputs[0]]
     codes, scales, shape = g.cast(g.value(node.inputs[0]), "f32"), g.value(node.inputs[1]), g.shape(node.inputs[0])
     groups, width = g.shape(node.inputs[1])[-1], shape[-1]
     assert isinstance(groups, int) and isinstance(width, int)
@@ -39,7 +37,7 @@ def _rounded_input(g: Graph, node: Node) -> str:
     numbers = g.reshape(g.op("Mul", apart, g.op("Unsqueeze", scales, g.integers([-1]))), shape)
     columns = int(attrs_of(node)["columns"])
     made = numbers if columns == width else g.part(numbers, len(shape) - 1, 0, columns)
-    g.rounded[node.inputs[0]] = made
+    g.widened[node.inputs[0]] = made
     return made
 
 
@@ -53,8 +51,6 @@ def _finish(g: Graph, node: Node, y: str, bias: int, residual: int) -> None:
         y = g.op("Add", y, g.value(bias))
     if residual >= 0:
         y = g.op("Add", y, g.value(residual))
-    if g.rules.quantized_outputs and g.plan.values[node.outputs[0]].name in g.ranges:
-        y = quantize_dequantize(g, y, g.plan.values[node.outputs[0]].name)
     g.bind(node.outputs[0], y)
 
 
@@ -71,7 +67,9 @@ def quantized_product(g: Graph, node: Node, weight: Weight) -> str:
     """The node's codes times a weight: as integers where that can be, else the numbers that they stand for."""
     if takes_codes(g, node, weight):
         return integer_product(g, node, weight)
-    return product(g, _rounded_input(g, node), input_shape(g, node), weight)
+    known = node.inputs[0] in g.rounded
+    x, name = _rounded_input(g, node), g.plan.values[node.outputs[0]].name
+    return product(g, x, input_shape(g, node), weight, name if known else "")
 
 
 def _linear_q(g: Graph, node: Node) -> None:
@@ -79,9 +77,4 @@ def _linear_q(g: Graph, node: Node) -> None:
     _finish(g, node, quantized_product(g, node, node_weights(node, g.plan.values)[0]), bias, residual)
 
 
-def rounded_check(node: Node, values: Sequence[Value], rules: ProviderRules) -> str:
-    """What stands against a product of integers."""
-    return rounding_check(node, values, rules)
-
-
-LINEAR: dict[str, Lowering] = {"linear": Lowering(_linear), "linear_q": Lowering(_linear_q, rounded_check)}
+LINEAR: dict[str, Lowering] = {"linear": Lowering(_linear), "linear_q": Lowering(_linear_q)}

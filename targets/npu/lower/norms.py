@@ -8,7 +8,7 @@ import numpy as np
 
 from mixplan.runtime.plan import Node
 from mixplan.targets.npu.lower.base import Lowering, attrs_of
-from mixplan.targets.npu.lower.quantize import bind_rounded, rounding_check
+from mixplan.targets.npu.lower.quantize import bind_rounded
 
 if TYPE_CHECKING:
     from mixplan.targets.npu.graph import Graph
@@ -36,6 +36,6 @@ def _layer(g: Graph, node: Node) -> str:
 NORMS: dict[str, Lowering] = {
     "rms_norm": Lowering(lambda g, node: g.bind(node.outputs[0], _rms(g, node))),
     "layer_norm": Lowering(lambda g, node: g.bind(node.outputs[0], _layer(g, node))),
-    "rms_norm_quant": Lowering(lambda g, node: bind_rounded(g, node, _rms(g, node)), rounding_check),
-    "layer_norm_quant": Lowering(lambda g, node: bind_rounded(g, node, _layer(g, node)), rounding_check),
+    "rms_norm_quant": Lowering(lambda g, node: bind_rounded(g, node, _rms(g, node))),
+    "layer_norm_quant": Lowering(lambda g, node: bind_rounded(g, node, _layer(g, node))),
 }

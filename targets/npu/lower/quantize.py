@@ -7,21 +7,23 @@ stand for the number again (the DQ of a QDQ pair), and its scales come from the 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mixplan.runtime.errors import OptionError
-from mixplan.runtime.plan import Node, Value
+from mixplan.runtime.plan import Node
 from mixplan.targets.npu.lower.base import Lowering
 from mixplan.targets.npu.lower.quantize_rows import quantize_rows
-from mixplan.targets.npu.providers.base import Activation, ProviderRules
+from mixplan.targets.npu.providers.base import Activation
 
 if TYPE_CHECKING:
     from mixplan.targets.npu.graph import Graph, Range
 
-__all__ = ["QUANTIZE", "bind_rounded", "quantize_dequantize", "rounding_check", "static_scale"]
+__all__ = ["MICROSOFT", "QUANTIZE", "bind_rounded", "quantize_dequantize", "static_scale", "unscaled"]
+
+MICROSOFT = "com.microsoft"
+"""The domain of onnxruntime's own operators."""
 
 
 def static_scale(seen: Range, activation: Activation, *, power_of_two: bool = False) -> tuple[float, int]:
@@ -36,17 +38,24 @@ def static_scale(seen: Range, activation: Activation, *, power_of_two: bool = Fa
     return scale, zero
 
 
+def unscaled(name: str) -> str:
+    """What the range of a product is called whose weight has one scale for all, COMMON (see runtime/devices/npu_forms.py)."""
+    return f"{name} (unscaled)"
+
+
 def quantize_dequantize(g: Graph, x: str, name: str) -> str:
     """x rounded to the activation type, with the range of the plan's value `name`."""
-    assert g.activation is not None
     if name not in g.ranges:
         raise OptionError(
             f"The activation {name!r} needs a static scale, and no range of it is known.",
             hint="Compile with --text FILE: a text of the kind that the model is for. Or choose a scheme of A16.",
         )
-    scale, zero = static_scale(g.ranges[name], g.activation, power_of_two=g.rules.power_of_two)
-    scales, zeros = g.number(scale), g.array(np.asarray(zero, {"u8": "u1", "i8": "i1", "u16": "<u2", "i16": "<i2"}[g.activation.kind]))
-    return g.op("DequantizeLinear", g.op("QuantizeLinear", x, scales, zeros), scales, zeros)
+    kind = g.activation.kind
+    scale, zero = static_scale(g.ranges[name], g.activation, power_of_two=kind in g.rules.power_of_two)
+    scales, zeros = g.number(scale), g.array(np.asarray(zero, {"u8": "u1", "i8": "i1", "u16": "<u2", "i16": "<i2"}[kind]))
+    # ONNX's own nodes take 16 bits from opset 21 on; before that, onnxruntime's do.
+    domain = {"domain": MICROSOFT} if kind in ("u16", "i16") and g.rules.opset < 21 else {}
+    return g.op("DequantizeLinear", g.op("QuantizeLinear", x, scales, zeros, **domain), scales, zeros, **domain)
 
 
 def bind_rounded(g: Graph, node: Node, x: str) -> None:
@@ -58,9 +67,4 @@ def bind_rounded(g: Graph, node: Node, x: str) -> None:
         g.bind(index, name)
 
 
-def rounding_check(node: Node, values: Sequence[Value], rules: ProviderRules) -> str:
-    """Why a provider takes no rounded activations."""
-    return "" if rules.activations else f"the provider {rules.name} takes no quantized activations"
-
-
-QUANTIZE: dict[str, Lowering] = {"quantize_act": Lowering(lambda g, node: bind_rounded(g, node, g.value(node.inputs[0])), rounding_check)}
+QUANTIZE: dict[str, Lowering] = {"quantize_act": Lowering(lambda g, node: bind_rounded(g, node, g.value(node.inputs[0])))}

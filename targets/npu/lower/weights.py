@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from mixplan.runtime.devices.npu_forms import COMMON
 from mixplan.runtime.devices.npu_weights import Weight, WeightTensors, weight_tensors
 from mixplan.runtime.plan import Shape
+from mixplan.targets.npu.lower.quantize import quantize_dequantize, unscaled
 
 if TYPE_CHECKING:
     from mixplan.targets.npu.graph import Graph
@@ -27,15 +28,24 @@ def _matrix(g: Graph, parts: WeightTensors) -> str:
     return g.op("DequantizeLinear", *inputs, axis=0, block_size=parts.block)
 
 
-def product(g: Graph, x: str, shape: Shape, weight: Weight) -> str:
-    """x [.., K], of this shape, times the weight [K, N]."""
+def product(g: Graph, x: str, shape: Shape, weight: Weight, rounded: str = "") -> str:
+    """x [.., K], of this shape, times the weight [K, N].
+
+    rounded: the name of a product of quantized activations, whose result is quantized too, as soon as there is one, where the provider
+    takes no product for quantized otherwise.
+    """
     parts = weight_tensors(weight, g.plan.values, g.rules.weights)
+    rounds = bool(rounded) and g.static and g.rules.quantized_outputs and parts.scales is not None
+    after = parts.form.scales == "after"
     y = g.op("MatMul", x, _matrix(g, parts))
-    if parts.form.scales == "after":
+    if rounds and parts.minima is None:
+        y = quantize_dequantize(g, y, unscaled(rounded) if after else rounded)
+    if after:
         assert parts.scales is not None
         y = g.op("Mul", y, g.tensor(parts.scales))
     if parts.minima is not None:
         y = g.op("Add", y, g.op("MatMul", _group_sums(g, x, shape, weight, parts), g.tensor(parts.minima)))
+        y = quantize_dequantize(g, y, rounded) if rounds else y
     return y
 
 

@@ -35,10 +35,10 @@ ACTIVATIONS: dict[str, Activation] = {
 class ProviderRules:
     """What a provider's documentation says that it takes.
 
-    opset: the version of the ONNX operators. activations: the integer types, the first of them if nothing is said; () where it takes no
-    quantized tensors. quantized_outputs: whether a product counts as quantized only where its result is, too. power_of_two: whether scales
-    of activations must be powers of two. source: where this stands. rough_sigmoid: its Sigmoid is off by more than rounding, so that SiLU
-    is better made of Exp. integer_products: it multiplies integers by MatMulInteger.
+    opset: the version of the ONNX operators. activations: the integer types, the first of them if nothing is said.
+    quantized_outputs: whether a product counts as quantized only where its result is, too. source: where this stands.
+    power_of_two: element types of activations whose scales must be powers of two. rough_sigmoid: its Sigmoid is off by more than rounding,
+    so that SiLU is better made of Exp. integer_products: it multiplies integers by MatMulInteger.
 
     What it takes for weights, the device has to know too: see `weights`.
     """
@@ -48,7 +48,7 @@ class ProviderRules:
     activations: tuple[str, ...]
     quantized_outputs: bool
     source: str
-    power_of_two: bool = False
+    power_of_two: tuple[str, ...] = ()
     note: str = ""
     rough_sigmoid: bool = False
     integer_products: bool = False

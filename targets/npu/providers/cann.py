@@ -10,8 +10,9 @@ RULES = ProviderRules(
     name="cann",
     # ONNX 1.12, which its list of operators refers to.
     opset=17,
-    activations=(),
+    # Of MatMul it takes QDQ whose weights are constants with one scale for the tensor; results are dequantized by itself.
+    activations=("int8",),
     quantized_outputs=False,
-    source="https://onnxruntime.ai/docs/execution-providers/community-maintained/CANN-ExecutionProvider.html",
-    note="float models alone; its precision mode makes them fp16",
+    source="https://www.hiascend.com/document/detail/en/canncommercial/850/devaids/amct/atlasamct_16_0148.html",
+    note="QDQ models go through AMCT's adaptation first; its precision mode makes what is float fp16",
 )

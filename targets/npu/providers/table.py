@@ -18,11 +18,11 @@ def provider_rules(name: str) -> ProviderRules:
     return RULES[name]
 
 
-def activation_type(rules: ProviderRules, wanted: str) -> Activation | None:
-    """The integer type `wanted`, or the provider's first where it is ""; None where it takes none. OptionError for one it does not take."""
-    if not wanted:
-        return ACTIVATIONS[rules.activations[0]] if rules.activations else None
-    if wanted not in rules.activations:
-        allowed = ", ".join(rules.activations) or "none: it takes float models alone"
-        raise OptionError(f"the provider {rules.name} takes no activations of type {wanted!r}; allowed: {allowed}.")
-    return ACTIVATIONS[wanted]
+def activation_type(rules: ProviderRules, wanted: str) -> Activation:
+    """The integer type `wanted`, or the provider's first where it is "". OptionError for one that the provider does not take."""
+    if wanted and wanted not in rules.activations:
+        raise OptionError(
+            f"the provider {rules.name} takes no activations of type {wanted!r}; allowed: {', '.join(rules.activations)}.",
+            hint=f"Its rules: {rules.source}",
+        )
+    return ACTIVATIONS[wanted or rules.activations[0]]

@@ -125,7 +125,7 @@ def test_codes_that_come_from_outside_keep_their_own_scales(nodes: Any, compare:
         *nodes.node("gated_linear_q", [*codes, *_constants(nodes, gated)], **_attrs(fmt), activation="relu"),
     ]
     compare(nodes, outputs, rtol=1e-4, atol=1e-3)
-    model = region_model(*nodes.plan(outputs), provider_rules("cpu"), ranges={}, activation=None)
+    model = region_model(*nodes.plan(outputs), provider_rules("cpu"), ranges={}, activation=ACTIVATIONS["uint8"])
     assert [node.op_type for node in model.graph.node].count("MatMulInteger") == whole
 
 
