@@ -92,6 +92,8 @@ class Builder:
         self.views: dict[int, View] = {}
         self.fused: set[str] = set()
         """Names of nodes whose work another node's launches do."""
+        self.sums: dict[int, Node] = {}
+        """By their results: additions that the first norm to read the result does."""
         self._users = users
         self.buffers: list[Buffer] = []
         self._pending: list[_Pending] = []

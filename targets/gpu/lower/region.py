@@ -24,6 +24,7 @@ from mixplan.targets.gpu.lower.elementwise import ELEMENTWISE, VIEWS, emit_chain
 from mixplan.targets.gpu.lower.gemm import PRODUCTS
 from mixplan.targets.gpu.lower.matmul import matmul
 from mixplan.targets.gpu.lower.rows import ROWS
+from mixplan.targets.gpu.lower.sums import find_sums
 from mixplan.targets.gpu.lower.views import Refused
 
 __all__ = ["EMITTERS", "lower_region", "refusal"]
@@ -109,7 +110,17 @@ def lower_region(plan: Plan, region: Region, arch: Arch) -> tuple[Program, list[
     builder.stretch = stretch_of(arch, layers)
     for value in region.inputs:
         builder.define(value, first=-1)
-    for work in find_chains(plan, region, ChainRules(lambda node: node.op in POINTWISE, VIEWS, widens=True)):
+    sums = find_sums(plan, region)
+    builder.sums = {plan.nodes[norm].inputs[0]: plan.nodes[add] for norm, add in sums.items()}
+
+    def reads(plan: Plan, index: int) -> set[int]:
+        found = set(plan.nodes[index].inputs)
+        if index in sums:
+            found = {*plan.nodes[index].inputs[1:], *plan.nodes[sums[index]].inputs}
+        return found - {-1}
+
+    rules = ChainRules(lambda node: node.op in POINTWISE, VIEWS, reads, frozenset(sums.values()), widens=True)
+    for work in find_chains(plan, region, rules):
         _emit(builder, plan, work)
     for value in region.outputs:
         view = builder.views[value]

@@ -32,9 +32,22 @@ def _times(dim: Dim, heads: int) -> Dim:
     return Sym(dim.sym, dim.mul * heads, dim.add * heads) if isinstance(dim, Sym) else dim * heads
 
 
+def _summed(b: Builder, node: Node) -> tuple[View, View | None, View | None]:
+    """A norm's input, what is added to it first, and where the sum is kept."""
+    value = node.inputs[0]
+    add = b.sums.get(value)
+    if add is None or value in b.views:
+        return b.view(value), None, None
+    # What is added lies row behind row, as the sum.
+    x, residual = b.view(add.inputs[0]), b.view(add.inputs[1])
+    if not residual.contiguous:
+        x, residual = residual, b.contiguous(x)
+    return x, residual, None if b.only_user(value) else b.define(value)
+
+
 def _norm(b: Builder, node: Node) -> None:
-    """rms_norm, layer_norm, and both with a quantization."""
-    x = b.view(node.inputs[0])
+    """rms_norm, layer_norm, and both with a quantization; with the addition before them."""
+    x, residual, total = _summed(b, node)
     centred, quantized = node.op.startswith("layer"), node.op.endswith("_quant")
     found = rows_of(x)
     if found is not None:
@@ -57,7 +70,7 @@ def _norm(b: Builder, node: Node) -> None:
     options: dict[str, Constant] = {"K": columns, "KP": padded, "HEADS": heads, "X_STRIDE": step, "HEAD_STRIDE": head}
     options |= {"CENTRED": centred, "EPS": float(str(node.attrs["eps"])), "QUANTIZED": quantized, "GROUP": group, "BLOCK": block}
     weight, bias = b.optional(node, 1), b.optional(node, 2) if centred else None
-    b.launch("norm", [x, None, weight, bias, None, *outputs], options, [affine(rows)], warps=_warps(block))
+    b.launch("norm", [x, residual, weight, bias, total, *outputs], options, [affine(rows)], warps=_warps(block))
 
 
 def _plain(view: View) -> tuple[Dim, int, int]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
-from mixplan.runtime.plan import Sym
+from mixplan.runtime.plan import Plan, Sym
 from mixplan.targets.chains import Chain, ChainRules, find_chains
 from mixplan.targets.gpu.arch import ARCHS, JIT
 from mixplan.targets.gpu.lower.chain import POINTWISE
@@ -89,3 +90,34 @@ def test_a_chain_of_more_operands_than_pointers_is_cut(kit: Any) -> None:
     first, second = _launches(kit)  # of 11 nodes, and 11 operands
     assert [text.count("load") for text in (first, second)] == [6, 6]  # the second reads what the first stores
     assert [text.count("store") for text in (first, second)] == [1, 1]
+
+
+@pytest.mark.parametrize(("case", "launches"), [("fused", 1), ("read before", 2), ("made by a chain", 2), ("broadcast", 2)])
+def test_a_norm_adds_what_stands_before_it(kit: Any, case: str, launches: int) -> None:
+    """Where the sum is not made in registers anyway, and nothing needs it before the norm."""
+    x, y = kit.input(1, T, 8), kit.input(1, 1 if case == "broadcast" else T, 8)
+    total = kit.op("add", x, kit.op("silu", y, out=False) if case == "made by a chain" else y, out=case == "fused")
+    if case == "read before":
+        kit.op("sum", total, axes=(2,), keepdims=False)
+    kit.op("rms_norm_quant", total, eps=1e-6, group=0)
+    found = _launches(kit)
+    assert [text.split()[0] for text in found] == ["sizes"] * (launches - 1) + ["reduce"] * (case == "read before") + ["norm"]
+
+
+def test_a_sum_that_others_read_is_kept(kit: Any) -> None:
+    x, y = kit.input(1, T, 8), kit.input(1, T, 8)
+    total = kit.op("add", x, y, out=False)
+    kit.op("rms_norm", total, eps=1e-6)
+    plan = kit.plan()
+    assert [kind for kind in _norm_types(plan) if kind] == ["*fp32"] * 3
+    kit.op("layer_norm", total, eps=1e-6)
+    first, second = _norm_types(kit.plan()), _norm_types(kit.plan(), 1)
+    assert [kind for kind in first if kind] == ["*fp32"] * 4
+    assert [kind for kind in second if kind] == ["*fp32"] * 2
+
+
+def _norm_types(plan: Plan, number: int = 0) -> tuple[str, ...]:
+    """Types of a norm's pointers: x, residual, weight, bias, sum, y, scales, sums; "" for those that are none."""
+    program, _ = lower_region(plan, plan.regions[0], ARCHS[JIT])
+    launches = [launch for launch in program.launches if program.kernels[launch.kernel].name == "norm"]
+    return program.kernels[launches[number].kernel].types
