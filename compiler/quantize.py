@@ -46,7 +46,7 @@ def quantize_rows(
         raise not_finite(name)
     factors = inputs.factors() if compensate and inputs is not None else []
     weights = None if inputs is None else columns_weights(inputs.moments, group)
-    if native.available():
+    if native.available() and not fmt.floating:
         codes, scale, zero = native.quantize(fmt, rows, group, weights, factors)
     elif factors and inputs is not None:
         codes, scale, zero = compensated(fmt, grouped, factors, inputs.moments)

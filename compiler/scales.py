@@ -7,6 +7,8 @@ that element over -d, and divisors around d are tried. d itself uses all codes (
 Q4_0 for one), larger divisors clip the largest element a little. A codebook is no more even-handed, so for narrow codes and codebooks the
 other sign is tried too. Asymmetric codes cover the range from the least to the largest element, or that range shrunk a little.
 
+The largest element of a group in e4m3 becomes 448: floats have the same relative error at any scale, so none is searched for.
+
 From the best of these, formats other than plain 8 and 4 bits take a step more: the scale of least error for the codes that the best
 scale gave. Two-level scales are searched as if they were f32; that gives the row's scale, and the bytes beside each group's best are tried.
 """
@@ -23,6 +25,8 @@ from torch import Tensor
 
 from mixplan.runtime.codebooks import CODEBOOKS
 from mixplan.runtime.dtypes import DType
+from mixplan.runtime.float8 import E4M3, LARGEST
+from mixplan.runtime.float8 import encode as encode_floats
 from mixplan.runtime.formats import WeightFormat, round_up
 from mixplan.runtime.two_level import MOST, row_scales
 
@@ -62,6 +66,9 @@ def search(fmt: WeightFormat, grouped: Tensor, weights: Tensor | None = None, ro
     rows: f32 [n, 1], where two-level scales are to be whole numbers of these (see `row_scales_of`), as for a part of a row's groups.
     finer: 8-bit scales too are searched for.
     """
+    if fmt.floating:
+        scale = grouped.abs().amax(-1) / LARGEST
+        return scale, torch.zeros_like(scale)
     if finer and fmt.bits == 8 and fmt.symmetric:
         return _finer(fmt, grouped, weights, rows)
     if is_plain(fmt):
@@ -182,6 +189,8 @@ def _inverse(scale: Tensor) -> Tensor:
 
 def encode(fmt: WeightFormat, grouped: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
     """The nearest codes of groups f32 [n, G, group], float."""
+    if fmt.floating:
+        return torch.from_numpy(_floats(grouped, scale).astype(np.float32))
     if fmt.nonuniform:
         return torch.from_numpy(_table(fmt.bits, True).take(_places(grouped, scale), mode="clip"))
     if fmt.has_minimum:
@@ -192,6 +201,8 @@ def encode(fmt: WeightFormat, grouped: Tensor, scale: Tensor, zero: Tensor) -> T
 
 def values(fmt: WeightFormat, grouped: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
     """What the nearest codes stand for, before the scale and any minimum; float [n, G, group]."""
+    if fmt.floating:
+        return torch.from_numpy(E4M3[_floats(grouped, scale)])
     if fmt.nonuniform:
         return torch.from_numpy(_table(fmt.bits, False).take(_places(grouped, scale), mode="clip"))
     codes = encode(fmt, grouped, scale, zero)
@@ -202,6 +213,10 @@ def decode(fmt: WeightFormat, grouped: Tensor, scale: Tensor, zero: Tensor) -> T
     """What groups f32 [n, G, group] become: the nearest that the format holds."""
     found = values(fmt, grouped, scale, zero).mul_(scale.unsqueeze(-1))
     return found.add_(zero.unsqueeze(-1)) if fmt.has_minimum else found
+
+
+def _floats(grouped: Tensor, scale: Tensor) -> NDArray[np.uint8]:
+    return encode_floats((grouped * _inverse(scale).unsqueeze(-1)).numpy())
 
 
 # Entries of a codebook are whole, so that the borders between neighbours are multiples of a half.

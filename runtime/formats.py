@@ -5,11 +5,13 @@
 | f32, bf16 | 32, 16 | itself |
 | i8 i6 i5 i4 i3 i2 | 8 to 2 | code - zero: evenly spaced numbers |
 | n5 n4 n3 n2 | 5 to 2 | an entry of the width's fixed codebook (`codebooks.py`), denser near zero as weights are |
+| e4m3 | 8 | a floating-point number of its own (`float8.py`): a codebook of 8 bits, as it were |
 
 A quantized weight is `scale * (code - zero)`, or `scale * codebook[code]`, with unsigned codes.
 
 Scales are one for each output row (8 bits only, f32), or one for each group of 32, 64 or 128 input columns: f16, f32, or i8, which is
-"two-level": a signed byte for each group, times one bf16 for the output row. Symmetric formats have the middle code as their zero.
+"two-level": a signed byte for each group, times one bf16 for the output row. Those of e4m3 are always f32: they are 1/448 of the largest
+weight, where f16 has few bits left. Symmetric formats have the middle code as their zero.
 Asymmetric ones store for each scale a zero point (u8), or, where `zero_dtype` is f16, a minimum m: `scale * code + m`.
 
 The byte layout is in `packing.py`.
@@ -34,10 +36,11 @@ GROUP_SIZES = (32, 64, 128)
 """Input columns that may share a scale."""
 
 NONUNIFORM_BITS = (5, 4, 3, 2)
-"""Widths that have a codebook. At 6 bits it would gain nothing over even spacing."""
+"""Widths that have a codebook. At 6 bits it would gain nothing over even spacing, and 8 bits have e4m3."""
 
 _UNIFORM = {32: "f32", 16: "bf16", 8: "i8", 6: "i6", 5: "i5", 4: "i4", 3: "i3", 2: "i2"}
-_KIND_OF_NAME = {name: (bits, False) for bits, name in _UNIFORM.items()} | {f"n{bits}": (bits, True) for bits in NONUNIFORM_BITS}
+_NONUNIFORM = {bits: f"n{bits}" for bits in NONUNIFORM_BITS} | {8: "e4m3"}
+_KIND_OF_NAME = {name: (bits, kind) for kind, names in ((False, _UNIFORM), (True, _NONUNIFORM)) for bits, name in names.items()}
 
 FORMAT_NAMES = tuple(_KIND_OF_NAME)
 """Names that the `format` attribute of a plan's node may take."""
@@ -73,8 +76,8 @@ class WeightFormat:
     def __post_init__(self) -> None:
         if self.bits not in _UNIFORM:
             raise OptionError(f"A weight format of {self.bits} bits is not known; allowed: {sorted(_UNIFORM)}.")
-        if self.nonuniform and self.bits not in NONUNIFORM_BITS:
-            raise OptionError(f"There is no codebook of {self.bits} bits; nonuniform formats have {min(NONUNIFORM_BITS)} to 5.")
+        if self.nonuniform and self.bits not in _NONUNIFORM:
+            raise OptionError(f"There is no codebook of {self.bits} bits; nonuniform formats have 2 to 5, and 8.")
         allowed = (0,) if not self.quantized else (0, *GROUP_SIZES) if self.bits == 8 else GROUP_SIZES
         if self.group_size not in allowed:
             sizes = ", ".join(map(str, allowed))
@@ -84,9 +87,9 @@ class WeightFormat:
         self._check_dtypes()
 
     def _check_dtypes(self) -> None:
-        allowed = _SCALES_PER_GROUP if self.group_size else (DType.f32,)
+        allowed = _SCALES_PER_GROUP if self.group_size and not self.floating else (DType.f32,)
         if self.scale_dtype not in allowed:
-            kind = "per group" if self.group_size else "per channel"
+            kind = f"of {self.name}" if self.floating else "per group" if self.group_size else "per channel"
             names = ", ".join(dtype.value for dtype in allowed)
             raise OptionError(f"Scales {kind} are not held as {self.scale_dtype.value}; allowed: {names}.")
         zeros = (DType.u8,) if self.symmetric else (DType.u8, DType.f16)
@@ -98,21 +101,27 @@ class WeightFormat:
     def of(
         cls, name: str, group_size: int = 0, symmetric: bool = True, scale_dtype: DType | None = None, zero_dtype: DType = DType.u8
     ) -> WeightFormat:
-        """The format called `name` (one of FORMAT_NAMES); scales are f16 per group and f32 per channel where nothing is said."""
+        """The format called `name` (one of FORMAT_NAMES). Scales that are not given are f16 per group, f32 per channel and of e4m3."""
         if name not in _KIND_OF_NAME:
             raise OptionError(f"Weight format {name!r} is not known; allowed: {', '.join(FORMAT_NAMES)}.")
         bits, nonuniform = _KIND_OF_NAME[name]
-        return cls(bits, group_size, symmetric, scale_dtype or (DType.f16 if group_size else DType.f32), nonuniform, zero_dtype)
+        usual = DType.f16 if group_size and name != "e4m3" else DType.f32
+        return cls(bits, group_size, symmetric, scale_dtype or usual, nonuniform, zero_dtype)
 
     @property
     def name(self) -> str:
         """The name that stands in a plan's `format` attribute."""
-        return f"n{self.bits}" if self.nonuniform else _UNIFORM[self.bits]
+        return (_NONUNIFORM if self.nonuniform else _UNIFORM)[self.bits]
 
     @property
     def quantized(self) -> bool:
         """Whether the weight is stored as integer codes with scales."""
         return self.bits <= 8
+
+    @property
+    def floating(self) -> bool:
+        """Whether the codes are floating-point numbers: e4m3."""
+        return self.nonuniform and self.bits == 8
 
     @property
     def levels(self) -> int:
@@ -121,8 +130,8 @@ class WeightFormat:
 
     @property
     def zero_point(self) -> int:
-        """The code that stands for 0 where zero points are not stored: the middle one. Nonuniform formats have no such code."""
-        return self.levels // 2
+        """The code that stands for 0 where zero points are not stored: the middle one, or 0 of e4m3. Codebooks have no such code."""
+        return 0 if self.floating else self.levels // 2
 
     @property
     def two_level(self) -> bool:

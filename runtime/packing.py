@@ -8,7 +8,7 @@ blocks:
 |---|---|---|---|
 | weight, f32  | f32  | [B, K, 16]          | w[16b + lane, k] |
 | weight, bf16 | bf16 | [B, Kp/2, 16, 2]    | w[16b + lane, 2c + j] |
-| weight, i8   | u8   | [B, Kp/4, 16, 4]    | code[16b + lane, 4c + j] |
+| weight, i8 and e4m3 | u8 | [B, Kp/4, 16, 4] | code[16b + lane, 4c + j] |
 | weight, 2 to 6 bits | u8 | [B, Kp/32 * bits, 16, 4] | planes of the code's bits, see `planes.py` |
 | scales       | f16 or f32 | [B, G, 16]    | scale[16b + lane, g] |
 | scales, two-level | i8 | [B, 2 + G, 16]   | low and high byte of row[16b + lane], a bf16; then byte[16b + lane, g] |
@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from mixplan.runtime.codebooks import CODEBOOKS
 from mixplan.runtime.dtypes import DType, bf16_to_f32, f32_to_bf16
 from mixplan.runtime.errors import InternalError
+from mixplan.runtime.float8 import decode
 from mixplan.runtime.formats import LANES, UNIT, WeightFormat, ceil_div, round_up
 from mixplan.runtime.planes import join_planes, split_planes
 from mixplan.runtime.two_level import join_scales, split_scales
@@ -164,8 +165,10 @@ def unpack_codes(fmt: WeightFormat, packed: Mapping[str, NDArray[Any]]) -> Quant
     return Quantized(codes, scales, None if fmt.nonuniform else np.full(scales.shape, fmt.zero_point, np.uint8))
 
 
-def code_values(fmt: WeightFormat, codes: NDArray[np.uint8]) -> NDArray[np.uint8] | NDArray[np.int8]:
-    """The integers that a format's codes multiply with: the codes, or their codebook's entries."""
+def code_values(fmt: WeightFormat, codes: NDArray[np.uint8]) -> NDArray[Any]:
+    """The numbers that a format's codes multiply with: the codes (u8), their codebook's entries (i8), or the floats of e4m3 (f32)."""
+    if fmt.floating:
+        return decode(codes)
     return CODEBOOKS[fmt.bits][codes] if fmt.nonuniform else codes
 
 

@@ -46,7 +46,8 @@ def _pack(
 
 
 def _activation_dtype(c: Context) -> str:
-    return "bf16" if scheme_of(c).activation == "bf16" else "f32"
+    """What a product whose input is not int8 rounds it to."""
+    return scheme_of(c).activation
 
 
 def quantized_act(c: Context, x: Ref, group: int) -> tuple[Ref, ...]:

@@ -141,6 +141,7 @@ def _fitting(group: LayerGroup, schemes: Sequence[Scheme]) -> tuple[Scheme, ...]
     """Where no product rounds its input, schemes that differ in nothing else are one; the first that says so stays."""
     if group.takes_int8:
         return tuple(schemes)
-    wide = [scheme for scheme in schemes if scheme.activation != "i8"]
+    rounding = ("i8", "e4m3")
+    wide = [scheme for scheme in schemes if scheme.activation not in rounding]
     known = {scheme.weight for scheme in wide}
-    return (*wide, *(scheme for scheme in schemes if scheme.activation == "i8" and scheme.weight not in known))
+    return (*wide, *(scheme for scheme in schemes if scheme.activation in rounding and scheme.weight not in known))

@@ -27,6 +27,10 @@ __all__ = ["METHODS", "Group", "LossTable", "loss_table"]
 
 METHODS = ("fisher", "hessian", "kld")
 
+# The mean square error of a number in e4m3, as a part of its square: steps of an eighth, (1/8)^2 / 12, of mantissas in [1, 2) whose
+# logarithm is even, of mean square 3 / (2 ln 2).
+_FLOAT_NOISE = 6.0e-4
+
 
 class Group(Protocol):
     """Layers that share a decision."""
@@ -131,7 +135,7 @@ def _layer(
         fmt = scheme.weight
         if fmt not in errors:
             errors[fmt] = score(dequantized(fmt, rows.values, layer, inputs, compensate=compensate) - rows.values)
-        rounding = _rounding(rows, layer, scheme, inputs, gradients) if scheme.activation == "i8" and not use.table else 0.0
+        rounding = _rounding(rows, layer, scheme, inputs, gradients) if scheme.activation in ("i8", "e4m3") and not use.table else 0.0
         found[str(scheme)] = errors[fmt] + rounding
     return found
 
@@ -174,13 +178,16 @@ def _outputs(rows: WeightRows, layer: str, gradients: GradientStatistics) -> tup
 
 
 def _rounding(rows: WeightRows, layer: str, scheme: Scheme, inputs: InputStatistics | None, gradients: GradientStatistics | None) -> float:
-    """Loss from rounding the input to int8: independent errors of known mean square, through the weights."""
-    if inputs is None or scheme.group not in inputs.rounding:
+    """Loss from rounding the input: independent errors of known mean square, through the weights."""
+    if inputs is None or (scheme.activation == "i8" and scheme.group not in inputs.rounding):
         return 0.0
-    group = scheme.group or rows.values.shape[1]
-    noise = inputs.rounding[scheme.group].repeat_interleave(group)[: rows.values.shape[1]]
-    # What is far below a step is rounded to nothing: no more than itself is lost.
-    noise = torch.minimum(noise, inputs.moments)
+    if scheme.activation == "e4m3":
+        noise = inputs.moments * _FLOAT_NOISE
+    else:
+        group = scheme.group or rows.values.shape[1]
+        noise = inputs.rounding[scheme.group].repeat_interleave(group)[: rows.values.shape[1]]
+        # What is far below a step is rounded to nothing: no more than itself is lost.
+        noise = torch.minimum(noise, inputs.moments)
     each = rows.values.square() @ noise
     if gradients is None:
         return float(each.sum()) / (float(inputs.loss(rows.values).sum()) or 1.0)

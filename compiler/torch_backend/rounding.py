@@ -11,6 +11,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from mixplan.compiler.calibration.statistics import InputStatistics
 from mixplan.compiler.quantize import dequantized
 from mixplan.passes.precision.schemes import Scheme
+from mixplan.runtime.float8 import LARGEST
 
 __all__ = ["WeightCache", "rounded_input"]
 
@@ -62,13 +63,25 @@ def _quantized(weight: Tensor, scheme: Scheme, name: str, moments: Tensor | None
 
 
 def rounded_input(x: Tensor, scheme: Scheme) -> Tensor:
-    """A layer's input x [.., K] rounded as the scheme says: to int8 by row and group, to bfloat16, or not at all."""
+    """A layer's input x [.., K] rounded as the scheme says: to int8 by row and group, to e4m3 by row, to bfloat16, or not at all."""
     if scheme.activation == "f32":
         return x
     with torch.no_grad():
-        rounded = x.bfloat16().to(x.dtype) if scheme.activation == "bf16" else _int8(x, scheme.group)
+        if scheme.activation == "bf16":
+            rounded = x.bfloat16().to(x.dtype)
+        else:
+            rounded = _e4m3(x) if scheme.activation == "e4m3" else _int8(x, scheme.group)
     through: Tensor = _Through.apply(x, rounded)
     return through
+
+
+def _e4m3(x: Tensor) -> Tensor:
+    """scale * e4m3(x / scale) with scale = largest magnitude / 448 of each row."""
+    wide = x.float()
+    largest = wide.abs().amax(-1, keepdim=True)
+    scale = torch.where(largest < _LEAST, torch.ones_like(largest), largest / LARGEST)
+    codes = (wide * (1.0 / scale)).clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn)
+    return (codes.float() * scale).to(x.dtype)
 
 
 def _int8(x: Tensor, group: int) -> Tensor:

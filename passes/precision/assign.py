@@ -84,14 +84,15 @@ def _wider(scheme: Scheme) -> Scheme:
 
 def _note_plain_activations(layer: Layer, decision: LayerDecision, context: PassContext) -> None:
     """Experts and tables take their input unrounded whatever the scheme says; that is a "no", and recorded."""
-    if decision.scheme.activation != "i8":
+    if decision.scheme.activation not in ("i8", "e4m3"):
         return
     for node in layer.nodes:
         if node.target is GROUPED_LINEAR:
             context.rejections.add(
                 "quantize_activation",
                 node.name,
-                f"{layer.name}: experts have no kernel for int8 activations; their input stays f32 under {decision.scheme}",
+                f"{layer.name}: experts have no kernel for {decision.scheme.activation} activations; "
+                f"their input stays f32 under {decision.scheme}",
             )
 
 

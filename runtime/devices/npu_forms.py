@@ -30,8 +30,6 @@ COMMON = 2.0**-7
 Granularity: TypeAlias = Literal["block", "channel", "tensor"]
 Stored: TypeAlias = Literal["numbers", "codes", "middle", "entries"]
 
-_UNIFORM = ("i8", "i6", "i5", "i4", "i3", "i2")
-
 
 @dataclass(frozen=True)
 class WeightRules:
@@ -64,7 +62,7 @@ def weight_form(fmt: WeightFormat, rules: WeightRules, *, table: bool) -> Weight
     """table: rows of it are gathered, made numbers by ordinary operators, and no rule of quantized weights bears on them."""
     if not fmt.quantized:
         return WeightForm("f32", "numbers")
-    if fmt.name not in _UNIFORM and not fmt.nonuniform:
+    if fmt.floating:
         return WeightForm("f32", "numbers", folded=f"codes of {fmt.name} are no integers")
     zeros = not fmt.symmetric and not fmt.has_minimum and (table or rules.zeros)
     minima = not fmt.symmetric and not zeros

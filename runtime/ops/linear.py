@@ -33,8 +33,8 @@ def leading(op: str, x: TypedShape | None, columns: int) -> Shape:
 
 def check_quantized(op: str, inputs: Sequence[TypedShape | None], fmt: WeightFormat, columns: int) -> Shape:
     """The leading dims of activations q i8 [..., Kp], scales f32 [..., G], sums f32 [..., G], checked against the weight's format."""
-    if not fmt.quantized:
-        raise PlanError(f"Op {op}: format {fmt.name} cannot be multiplied with int8 activations; allowed: integer and nonuniform ones.")
+    if not fmt.quantized or fmt.floating:
+        raise PlanError(f"Op {op}: format {fmt.name} cannot be multiplied with int8 activations; allowed: integers and their codebooks.")
     shape = need_dtype(op, "q", inputs[0], (DType.i8,))
     if not shape or shape[-1] != fmt.padded_columns(columns):
         raise PlanError(f"Op {op}: input 'q' has shape {shape_text(shape)}; its last dim must be {fmt.padded_columns(columns)}.")
@@ -93,7 +93,8 @@ LINEAR: tuple[OpSpec, ...] = (
         _linear_infer,
         _linear,
         "x [.., `columns`] times the transposed packed weight [`rows`, `columns`], plus bias [`rows`], plus residual of y's shape. "
-        "`activation_dtype` bf16 rounds x to bf16 first; sums are f32.",
+        "`activation_dtype` bf16 rounds x to bf16 first; e4m3 rounds each row to 8-bit floats (runtime/float8.py), with "
+        "scale = absmax / 448, or 1 where absmax is below 2^-100. Sums are f32.",
         attrs=LINEAR_ATTRS,
         defaults=LINEAR_DEFAULTS,
     ),

@@ -10,24 +10,30 @@ from numpy.typing import NDArray
 
 from mixplan.runtime.dtypes import bf16_to_f32, f32_to_bf16
 from mixplan.runtime.errors import PlanError
+from mixplan.runtime.float8 import round_rows
 from mixplan.runtime.formats import LANES, WeightFormat
 from mixplan.runtime.ops.define import CheckedAttrs
 from mixplan.runtime.packing import Packed, code_values, slice_blocks, unpack, unpack_codes
 
-__all__ = ["activate_dtype", "check_activation_dtype", "product", "quantized_product"]
+__all__ = ["ACTIVATIONS", "activate_dtype", "check_activation_dtype", "product", "quantized_product"]
+
+ACTIVATIONS = ("f32", "bf16", "e4m3")
+"""What the input of a product with float activations may be rounded to."""
 
 _BLOCKS = 256  # blocks of 16 rows that are unpacked at once
 _EXACT_COLUMNS = 512  # 512 * 255 * 127 < 2**24: so many products of u8 and i8 sum exactly in float32
 
 
 def check_activation_dtype(op: str, attrs: CheckedAttrs) -> None:
-    """Raise PlanError unless the activation dtype is f32 or bf16."""
-    if attrs["activation_dtype"] not in ("f32", "bf16"):
-        raise PlanError(f"Op {op}: activation_dtype {attrs['activation_dtype']!r} is not known; allowed: f32, bf16.")
+    """Raise PlanError unless the activation dtype is one of ACTIVATIONS."""
+    if attrs["activation_dtype"] not in ACTIVATIONS:
+        raise PlanError(f"Op {op}: activation_dtype {attrs['activation_dtype']!r} is not known; allowed: {', '.join(ACTIVATIONS)}.")
 
 
 def activate_dtype(x: NDArray[np.float32], dtype: str) -> NDArray[np.float32]:
-    """x, rounded to bfloat16 (and held as f32) where that is the activation dtype."""
+    """x [..., K] in f32, rounded to the activation dtype: by bf16 each number for itself, by e4m3 each row with a scale of its own."""
+    if dtype == "e4m3":
+        return round_rows(x)
     return bf16_to_f32(f32_to_bf16(x)) if dtype == "bf16" else x
 
 

@@ -42,7 +42,7 @@ class Weight:
 def random_weight(
     rng: np.random.Generator, fmt: WeightFormat, rows: int, columns: int, kind: str = "linear", extreme: bool = False
 ) -> Weight:
-    """kind: "linear", "gated", or a number of experts. extreme: every code is the largest."""
+    """kind: "linear", "gated", or a number of experts. extreme: every code is the largest. No code of floats is a NaN."""
     parts = [_one(rng, fmt, rows, columns, extreme) for _ in range(1 if kind == "linear" else 2 if kind == "gated" else int(kind))]
     packed = parts[0] if kind == "linear" else interleave_gated(*parts) if kind == "gated" else concat_experts(parts)
     return Weight(fmt, rows, columns, packed)
@@ -53,7 +53,9 @@ def _one(rng: np.random.Generator, fmt: WeightFormat, rows: int, columns: int, e
         return pack(fmt, rng.standard_normal((rows, columns)).astype(np.float32))
     groups, top = fmt.groups(columns), fmt.levels - 1
     codes = np.full((rows, columns), top) if extreme else rng.integers(0, top + 1, (rows, columns))
-    scales = (rng.random((rows, groups)) + 0.5) / (128 if fmt.nonuniform else fmt.levels)
+    if fmt.floating:
+        codes[codes & 0x7F == 0x7F] -= 1
+    scales = (rng.random((rows, groups)) + 0.5) / (256 if fmt.floating else 128 if fmt.nonuniform else fmt.levels)
     if fmt.two_level:
         row = bf16_to_f32(f32_to_bf16((scales.max(1, keepdims=True) / 120).astype(np.float32)))
         scales = row * np.rint(scales / row) * rng.choice([1, -1], scales.shape)

@@ -55,9 +55,8 @@ class CpuTarget:
             available = Support(True, find_compiler().identity)
         except MixplanError as error:
             available = Support(False, str(error))
-        return Capabilities(
-            self.name, available, default_levels(), formats=FORMAT_NAMES, activations=("f32", "bf16", "i8"), factor_errors=_FACTOR_ERRORS
-        )
+        activations = ("f32", "bf16", "i8", "e4m3")
+        return Capabilities(self.name, available, default_levels(), FORMAT_NAMES, activations, factor_errors=_FACTOR_ERRORS)
 
     def resolve_levels(self, wanted: Sequence[str]) -> tuple[str, ...]:
         """See Target.resolve_levels."""

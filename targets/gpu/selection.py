@@ -20,6 +20,7 @@ _FORMATS: dict[str, tuple[int, int, str, Mapping[str, Constant], str]] = {
     "W5A16 minimum": (5, 32, "*fp16", {"MINIMUM": True}, "*fp16"),
     "W3A16 asymmetric": (3, 64, "*fp16", {}, "*u8"),
     "W8A16": (8, 0, "*fp32", {}, ""),
+    "W8A16:e4m3": (8, 0, "*fp32", {"NONUNIFORM": True}, ""),
     "BF16": (16, 0, "", {}, ""),
     "FP32": (32, 0, "", {}, ""),
 }
@@ -48,7 +49,7 @@ def _floats(arch: Arch, size: str) -> dict[str, BuildRequest]:
         constants |= _SYMMETRIC
         constants |= dict(options)
         constants |= {"DOT": "f32" if bits == 32 else "bf16", "SPLIT": 1, "BLOCK_M": tile.m, "BLOCK_N": tile.n, "BLOCK_K": tile.k}
-        book = "*i8" if constants["NONUNIFORM"] else ""
+        book = "*i8" if constants["NONUNIFORM"] and bits < 8 else ""
         types: tuple[str, ...] = ("*fp32", "*i32", scales, zeros, book, "*fp32", "*fp32", "*fp32", "", "", "i32")
         out[f"{name} {size}"] = BuildRequest("gemm_a16", types, constants, tile.warps, tile.stages)
         if name in ("W4A16", "W8A16"):
@@ -70,7 +71,7 @@ def _integers(arch: Arch, size: str) -> dict[str, BuildRequest]:
         out[f"{name} {size}"] = BuildRequest("gemm_a8", types, constants | _SYMMETRIC, tile.warps, tile.stages)
     tile = gemm_tile(arch, size, "fp8", _WIDTH, _FFN, 0)
     constants = {"N": _WIDTH, "KP": _FFN, "BLOCKS": _WIDTH // 16, "RESIDUAL_STRIDE": _WIDTH, "GATE": "", "QUANT": 0, "NATIVE": arch.fp8}
-    constants |= {"SPLIT": 1, "BLOCK_M": tile.m, "BLOCK_N": tile.n, "BLOCK_K": tile.k}
+    constants |= {"GROUP": 0, "SPLIT": 1, "BLOCK_M": tile.m, "BLOCK_N": tile.n, "BLOCK_K": tile.k}
     types = ("*u8", "*fp32", "*i32", "*fp32", "", "*fp32", "*fp32", "", "", "i32")
     out[f"FP8 {size}"] = BuildRequest("gemm_fp8", types, constants, tile.warps, tile.stages)
     return out

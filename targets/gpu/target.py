@@ -56,7 +56,7 @@ class GpuTarget:
             available = Support(False, str(error))
         notes = {name: arch.devices for name, arch in ARCHS.items()}
         errors = dict.fromkeys(ARCHS, 2.0**-9)  # both factors of a product of floats become bf16
-        activations = ("bf16", "i8")
+        activations = ("bf16", "i8", "e4m3")
         return Capabilities(self.name, available, DEFAULT, FORMAT_NAMES, activations, notes, errors)
 
     def resolve_levels(self, wanted: Sequence[str]) -> tuple[str, ...]:

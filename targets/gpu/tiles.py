@@ -30,7 +30,7 @@ class Tile:
 
 
 # (class, kind) -> tile; kinds: a16 (bf16 products), a16x (the same, of formats that take more registers to unpack: two planes, codebooks,
-# zero points or minima), f32 (exact products, on the ordinary units), a8 (integers), fp8.
+# zero points or minima), f32 (exact products, on the ordinary units), a8 (integers), fp8 (8-bit floats on both sides).
 _NVIDIA: dict[tuple[str, str], Tile] = {
     ("decode", "a16"): Tile(16, 64, 128),
     ("small", "a16"): Tile(64, 64, 64),
@@ -62,7 +62,7 @@ def gemm_tile(arch: Arch, size: str, kind: str, packed_rows: int, columns: int, 
     """
     table = _NVIDIA if arch.name.startswith("sm_") else _AMD
     tile = table[size, kind]
-    k = min(tile.k, group) if kind == "a8" and group else tile.k
+    k = min(tile.k, group) if kind in ("a8", "fp8") and group else tile.k
     split = 1
     if size != "large":
         programs = -(-packed_rows // tile.n)

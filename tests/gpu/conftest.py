@@ -64,6 +64,8 @@ def make_weight(fmt: WeightFormat, rows: int, columns: int, rng: np.random.Gener
     if not fmt.quantized:
         return pack(fmt, (rng.standard_normal((rows, columns)) / np.sqrt(columns)).astype(np.float32))
     codes = rng.integers(0, fmt.levels, (rows, columns)).astype(np.uint8)
+    if fmt.floating:  # no NaN
+        codes[codes & 0x7F == 0x7F] -= 1
     groups = fmt.groups(columns)
     scales = ((rng.random((rows, groups)) + 0.5) / fmt.levels / np.sqrt(columns)).astype(np.float32)
     if fmt.two_level:
@@ -85,7 +87,7 @@ def weight() -> Callable[..., Packed]:
 
 def weight_arguments(fmt: WeightFormat, packed: Packed) -> tuple[list[np.ndarray | None], dict[str, Any]]:
     """(weight words, scales, zeros, codebook) as kernels take them, and the format's compile-time arguments."""
-    book = CODEBOOKS[fmt.bits] if fmt.nonuniform else None
+    book = CODEBOOKS[fmt.bits] if fmt.nonuniform and not fmt.floating else None
     words = np.ascontiguousarray(packed["weight"]).view(np.int32).reshape(-1)
     options = {
         "BITS": fmt.bits,
@@ -126,6 +128,8 @@ FORMATS = {
     "i4-64-two-level": WeightFormat.of("i4", 64, scale_dtype=DType.i8),
     "i3-64-minimum": WeightFormat.of("i3", 64, symmetric=False, zero_dtype=DType.f16),
     "i2-32-asymmetric": WeightFormat.of("i2", 32, symmetric=False),
+    "e4m3": WeightFormat.of("e4m3"),
+    "e4m3-64": WeightFormat.of("e4m3", 64),
     "n5-32": WeightFormat.of("n5", 32),
     "n4-64-two-level": WeightFormat.of("n4", 64, scale_dtype=DType.i8),
     "n2-32": WeightFormat.of("n2", 32),

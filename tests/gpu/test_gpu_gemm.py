@@ -156,22 +156,24 @@ def test_fp8_rounds_to_the_nearest_number(kernel: Any, e4m3: np.ndarray) -> None
     assert (q[0, :size][ties & (x[0] != 0)] % 2 == 0).all()
 
 
-@pytest.mark.parametrize("native", [False, True])
-def test_fp8_product(native: bool, kernel: Any, e4m3: np.ndarray) -> None:
+@pytest.mark.parametrize(("native", "groups"), [(False, 1), (True, 1), (False, 5)])
+def test_fp8_product(native: bool, groups: int, kernel: Any, e4m3: np.ndarray) -> None:
     rng = np.random.default_rng(6)
     kp, values = 160, e4m3
     x = rng.standard_normal((T, K)).astype(np.float32)
     q, scales = np.zeros((T, kp), np.uint8), np.zeros(T, np.float32)
     _, q, scales = kernel("quantize_fp8", (T,), x, q, scales, K=K, KP=kp, X_STRIDE=K, BLOCK=256)
     codes = rng.integers(0, 0x7F, (48, kp)).astype(np.uint8) | (rng.integers(0, 2, (48, kp)) << 7).astype(np.uint8)
-    ws = (rng.random((3, 1, 16)) / 1000).astype(np.float32)
+    ws = (rng.random((3, groups, 16)) / 1000).astype(np.float32)
     words = np.ascontiguousarray(codes.reshape(3, 16, kp // 4, 4).transpose(0, 2, 1, 3)).view(np.int32).reshape(-1)
     y = np.full((T, N), np.nan, np.float32)
     made = kernel(
         "gemm_fp8", (1, 2, 1), q, scales, words, ws, None, None, y, None, None, T,
-        N=N, KP=kp, BLOCKS=3, RESIDUAL_STRIDE=0, GATE="", QUANT=0, NATIVE=native, SPLIT=1, BLOCK_M=16, BLOCK_N=32, BLOCK_K=64,
+        N=N, KP=kp, BLOCKS=3, RESIDUAL_STRIDE=0, GATE="", QUANT=0, NATIVE=native, SPLIT=1, BLOCK_M=16, BLOCK_N=32,
+        GROUP=0 if groups == 1 else 32, BLOCK_K=64 if groups == 1 else 32,
     )[-1]  # fmt: skip
-    wanted = (values[q] * scales[:, None]).astype(np.float64) @ (values[codes] * ws.reshape(48, 1)).T.astype(np.float64)
+    by_column = np.repeat(ws.transpose(0, 2, 1).reshape(48, groups), kp // groups, axis=1)
+    wanted = (values[q] * scales[:, None]).astype(np.float64) @ (values[codes] * by_column).T.astype(np.float64)
     _close(made, wanted[:, :N], 16)
 
 

@@ -295,6 +295,8 @@ def test_effective_bits_count_scales_and_zero_points():
         (lambda: WeightFormat(7), "7 bits"),
         (lambda: WeightFormat(6, 32, True, DType.f16, True), "no codebook of 6 bits"),
         (lambda: WeightFormat.of("n4", 32, False), "cannot be asymmetric"),
+        (lambda: WeightFormat.of("e4m3", 0, False), "cannot be asymmetric"),
+        (lambda: WeightFormat.of("e4m3", 32, True, DType.f16), "of e4m3 are not held as f16; allowed: f32"),
         (lambda: WeightFormat.of("i8", 0, True, DType.i8), "per channel are not held as i8"),
         (lambda: WeightFormat.of("i4", 32, True, DType.bf16), "not held as bf16; allowed: f16, f32, i8"),
         (lambda: WeightFormat.of("i4", 32, True, None, DType.f16), "store no zero points"),

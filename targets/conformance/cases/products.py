@@ -23,9 +23,10 @@ def _formats(names: Sequence[str] = FORMAT_NAMES) -> list[tuple[str, WeightForma
     """Each format with its usual scales, and the ways of scales and zeros that some have; with a label."""
     found = []
     for name in names:
-        plain = name in ("f32", "bf16", "i8")
+        plain = name in ("f32", "bf16", "i8", "e4m3")
         found.append((name if plain else f"{name} groups of 32", WeightFormat.of(name, 0 if plain else 32)))
     found += [
+        ("e4m3 groups of 32", WeightFormat.of("e4m3", 32)),
         ("i8 groups of 32, zero points", WeightFormat.of("i8", 32, False)),
         ("i4 groups of 64, zero points", WeightFormat.of("i4", 64, False)),
         ("i4 groups of 32, minima", WeightFormat.of("i4", 32, False, zero_dtype=DType.f16)),
@@ -59,6 +60,12 @@ def product_cases() -> Iterator[Case]:
         yield Case("linear", f"{label}, x rounded to bf16", (x, *inputs), rounded, None, _SUM, True)
         narrow = gated.attrs | {"activation": "gelu_tanh"}
         yield Case("gated_linear", f"{label}, bias, gelu", (x, *_inputs(gated), both), narrow, None, _SUM, True)
+    for label, fmt in _formats(("e4m3", "bf16")):
+        weight, gated = (random_weight(rng, fmt, _ROWS, _COLUMNS, kind) for kind in ("linear", "gated"))
+        floats, more = {"activation_dtype": "e4m3"}, (bias, residual)
+        yield Case("linear", f"{label}, x rounded to e4m3", (x, *_inputs(weight), *more), weight.attrs | floats, None, _SUM, True)
+        floats |= {"activation": "silu"}
+        yield Case("gated_linear", f"{label}, x rounded to e4m3", (x, *_inputs(gated)), gated.attrs | floats, None, _SUM, True)
     yield from _quantized_cases(rng, bias, both, residual)
     yield from _grouped_cases(rng)
     yield from _matmul_cases()
@@ -100,7 +107,7 @@ def _grouped_cases(rng: np.random.Generator) -> Iterator[Case]:
     """Five experts; the id 5 is none of them."""
     ids = Given((T, 2), DType.i64, lambda s, rng: rng.integers(0, 6, s))
     bias = fixed(rng.standard_normal((5, 24)))
-    for label, fmt in _formats(("f32", "bf16", "i8", "i4")):
+    for label, fmt in _formats(("f32", "bf16", "i8", "i4", "e4m3")):
         weight = random_weight(rng, fmt, 24, 64, "5")
         attrs = weight.attrs | {"experts": 5}
         yield Case("grouped_linear", f"{label}, one row for all", (Given((T, 1, 64)), ids, *_inputs(weight)), attrs, None, _SUM, True)

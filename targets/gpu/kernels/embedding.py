@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from mixplan.targets.gpu.kernels.common import decode_fp8
 from mixplan.targets.gpu.kernels.words import code_at, row_scale
 
 __all__ = ["embedding"]
@@ -44,7 +45,9 @@ def embedding(
         y = ((word >> ((k % 2) * 16)) << 16).to(tl.float32, bitcast=True)
     else:
         code = code_at(w_ptr, base, k, BITS)
-        if NONUNIFORM:
+        if NONUNIFORM and BITS == 8:
+            y = decode_fp8(code).to(tl.float32)
+        elif NONUNIFORM:
             y = tl.load(codebook_ptr + code).to(tl.float32)
         else:
             y = code.to(tl.float32)

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from mixplan.targets.gpu.kernels.common import dot
+from mixplan.targets.gpu.kernels.common import decode_fp8, dot
 from mixplan.targets.gpu.kernels.words import codes, row_scale, weight_floats
 
 __all__ = ["float_product", "integer_product", "k_range"]
@@ -20,8 +20,10 @@ def k_range(part, KP: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT: tl.constexpr):
 
 @triton.jit
 def _values(code, codebook_ptr, BITS: tl.constexpr, NONUNIFORM: tl.constexpr):
-    """The numbers that codes multiply with: the codebook's, or the codes less the middle one where no zero points are stored."""
-    if NONUNIFORM:
+    """The numbers that codes multiply with: those of e4m3, the codebook's, or the codes, of which the zero has yet to be taken off."""
+    if NONUNIFORM and BITS == 8:
+        value = decode_fp8(code)
+    elif NONUNIFORM:
         value = tl.load(codebook_ptr + code).to(tl.int32)
     else:
         value = code

@@ -10,7 +10,7 @@ __all__ = ["quantize_fp8"]
 
 @triton.jit
 def quantize_fp8(x_ptr, q_ptr, scales_ptr, K: tl.constexpr, KP: tl.constexpr, X_STRIDE: tl.constexpr, BLOCK: tl.constexpr):
-    """x f32 [rows, K], rows X_STRIDE apart, to q u8 [rows, KP] (0 behind K) and scales f32 [rows]; a row of zeros has scale 1."""
+    """x f32 [rows, K], rows X_STRIDE apart, to q u8 [rows, KP] (0 behind K) and scales f32 [rows], as `quantize` in runtime/float8.py."""
     row = tl.program_id(0)
     k = tl.arange(0, BLOCK)
     x = tl.load(x_ptr + row * X_STRIDE + k, mask=k < K, other=0.0)

@@ -94,6 +94,8 @@ class Builder:
         """Names of nodes whose work another node's launches do."""
         self.sums: dict[int, Node] = {}
         """By their results: additions that the first norm to read the result does."""
+        self.rounded: dict[tuple[int, int], tuple[View, View]] = {}
+        """By value and padded columns: the value's rows in 8-bit floats, codes and scales."""
         self._users = users
         self.buffers: list[Buffer] = []
         self._pending: list[_Pending] = []

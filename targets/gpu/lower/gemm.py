@@ -9,7 +9,8 @@ from mixplan.runtime.ops.base import TypedShape
 from mixplan.runtime.ops.checks import check_packed
 from mixplan.runtime.plan import Dim, Node
 from mixplan.targets.gpu.lower.builder import Builder, Special, affine, power_of_two
-from mixplan.targets.gpu.lower.views import View, rows_of
+from mixplan.targets.gpu.lower.floats import rounded_rows
+from mixplan.targets.gpu.lower.views import Refused, View, rows_of
 from mixplan.targets.gpu.tiles import SIZES, Tile, gemm_tile, product_kind
 
 __all__ = ["PRODUCTS", "format_arguments", "weight_format"]
@@ -37,7 +38,7 @@ def format_arguments(fmt: WeightFormat) -> tuple[Special | None, dict[str, Const
         "TWO_LEVEL": fmt.two_level,
         "MINIMUM": fmt.has_minimum,
     }
-    return Special("codebook", "*i8", index=fmt.bits) if fmt.nonuniform else None, options
+    return Special("codebook", "*i8", index=fmt.bits) if fmt.nonuniform and not fmt.floating else None, options
 
 
 def _number(node: Node, name: str) -> int:
@@ -59,11 +60,14 @@ def _quantizing_user(b: Builder, node: Node, tiles: list[Tile]) -> tuple[Node, i
 
 
 def _product(b: Builder, node: Node) -> None:
-    """linear, gated_linear and their forms on int8 activations."""
+    """linear, gated_linear and their forms on int8 activations; activations in 8-bit floats are made first."""
     integers = node.op.endswith("_q")
+    floats = not integers and node.attrs.get("activation_dtype") == "e4m3"
     gated = node.op.startswith("gated")
     first = 3 if integers else 1
     fmt = weight_format(b, node, first, copies=2 if gated else 1)
+    if floats and not fmt.floating:
+        raise Refused(f"inputs in e4m3 with weights in {fmt.name}")
     rows, columns = _number(node, "rows"), _number(node, "columns")
     blocks = ceil_div(rows, LANES) * (2 if gated else 1)
     padded = fmt.padded_columns(columns)
@@ -74,6 +78,7 @@ def _product(b: Builder, node: Node) -> None:
         found = rows_of(x)
         assert found is not None
     count, stride, _ = found
+    rounded = rounded_rows(b, node.inputs[0], x, found, padded) if floats else ()
     book, options = format_arguments(fmt)
     weight, scales, zeros = (b.optional(node, first + i) for i in range(3))
     bias, residual = b.optional(node, first + 3), None if gated else b.optional(node, first + 4)
@@ -86,7 +91,7 @@ def _product(b: Builder, node: Node) -> None:
         assert place is not None
         residual_stride = place[1]
     exact = fmt.bits == 32
-    kind = "a8" if integers else product_kind(fmt)
+    kind = "a8" if integers else "fp8" if floats else product_kind(fmt)
     most = b.most(count)
     sizes = [(least, up) for _, least, up in SIZES if least <= most]
     tiles = [gemm_tile(b.arch, name, kind, blocks * LANES, padded, fmt.group_size) for name, least, _ in SIZES if least <= most]
@@ -104,10 +109,14 @@ def _product(b: Builder, node: Node) -> None:
     }
     if integers:
         given = [b.contiguous(b.view(value)) for value in node.inputs[:3]]
-        own: dict[str, Constant] = {"KP": padded}
+        own: dict[str, Constant] = {"KP": padded, **options}
+    elif floats:
+        given = list(rounded)
+        own = {"KP": padded, "GROUP": fmt.group_size, "NATIVE": b.arch.fp8}
     else:
         given = [x]
-        own = {"K": columns, "KP": padded, "X_STRIDE": stride, "DOT": "f32" if exact else "bf16"}
+        own = {"K": columns, "KP": padded, "X_STRIDE": stride, "DOT": "f32" if exact else "bf16", **options}
+    packed = [weight, scales] if floats else [weight, scales, zeros, book]
     number = affine(count)
     for (least, up), tile in zip(sizes, tiles, strict=True):
         limits = {"rows": number, "least": least, "most": up}
@@ -117,9 +126,9 @@ def _product(b: Builder, node: Node) -> None:
         ends: list[View | None] = [None, None] if split else [bias, residual]
         targets = [partial, None, None] if split else outputs
         b.launch(
-            "gemm_a8" if integers else "gemm_a16",
-            [*given, weight, scales, zeros, book, *ends, *targets],
-            {**common, **own, **options, "SPLIT": tile.split, "BLOCK_M": tile.m, "BLOCK_N": tile.n, "BLOCK_K": tile.k},
+            "gemm_a8" if integers else "gemm_fp8" if floats else "gemm_a16",
+            [*given, *packed, *ends, *targets],
+            {**common, **own, "SPLIT": tile.split, "BLOCK_M": tile.m, "BLOCK_N": tile.n, "BLOCK_K": tile.k},
             grid,
             numbers=[number],
             words=[len(given)],

@@ -14,7 +14,7 @@ from mixplan.targets.npu.providers.base import ProviderRules
 if TYPE_CHECKING:
     from mixplan.targets.npu.graph import Graph
 
-__all__ = ["ARITHMETIC", "Check", "Emit", "Lowering", "attrs_of", "no_check", "only_dtypes", "static_axes"]
+__all__ = ["ARITHMETIC", "Check", "Emit", "Lowering", "attrs_of", "float_check", "no_check", "only_dtypes", "static_axes"]
 
 Emit: TypeAlias = "Callable[[Graph, Node], None]"
 Check: TypeAlias = Callable[[Node, Sequence[Value], ProviderRules], str]
@@ -39,6 +39,13 @@ class Lowering:
 def attrs_of(node: Node) -> dict[str, Any]:
     """A node's attributes with the op's defaults."""
     return {**op_spec(node.op).signature.defaults, **node.attrs}
+
+
+def float_check(node: Node, values: Sequence[Value], rules: ProviderRules) -> str:
+    """What stands against a product of floats."""
+    if attrs_of(node)["activation_dtype"] == "e4m3":
+        return "its input is rounded to 8-bit floats, each row with a scale of its own, which no provider does"
+    return ""
 
 
 def only_dtypes(*dtypes: DType) -> Check:

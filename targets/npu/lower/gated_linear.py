@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from mixplan.runtime.devices.npu_weights import node_weights
 from mixplan.runtime.plan import Node
-from mixplan.targets.npu.lower.base import Lowering, attrs_of
+from mixplan.targets.npu.lower.base import Lowering, attrs_of, float_check
 from mixplan.targets.npu.lower.elementwise import activate
 from mixplan.targets.npu.lower.linear import float_input, input_shape, quantized_product
 from mixplan.targets.npu.lower.weights import product
@@ -38,6 +38,6 @@ def _gated_q(g: Graph, node: Node) -> None:
 
 
 GATED_LINEAR: dict[str, Lowering] = {
-    "gated_linear": Lowering(_gated),
+    "gated_linear": Lowering(_gated, float_check),
     "gated_linear_q": Lowering(_gated_q),
 }

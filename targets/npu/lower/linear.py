@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from mixplan.runtime.devices.npu_weights import Weight, node_weights
 from mixplan.runtime.plan import Node, Shape
-from mixplan.targets.npu.lower.base import Lowering, attrs_of
+from mixplan.targets.npu.lower.base import Lowering, attrs_of, float_check
 from mixplan.targets.npu.lower.integer_product import integer_product, takes_codes
 from mixplan.targets.npu.lower.weights import product
 
@@ -77,4 +77,4 @@ def _linear_q(g: Graph, node: Node) -> None:
     _finish(g, node, quantized_product(g, node, node_weights(node, g.plan.values)[0]), bias, residual)
 
 
-LINEAR: dict[str, Lowering] = {"linear": Lowering(_linear), "linear_q": Lowering(_linear_q)}
+LINEAR: dict[str, Lowering] = {"linear": Lowering(_linear, float_check), "linear_q": Lowering(_linear_q)}

@@ -18,7 +18,7 @@ from mixplan.targets.cpu.codegen.writer import Writer
 __all__ = ["check_weight", "emit_embedding", "emit_grouped", "emit_linear", "emit_linear_q", "weight_type"]
 
 _SCALES = {DType.f16: "Scale::F16", DType.f32: "Scale::F32", DType.i8: "Scale::TwoLevel"}
-_ACTIVATIONS = {"f32": "Act::F32", "bf16": "Act::BF16"}
+_ACTIVATIONS = {"f32": "Act::F32", "bf16": "Act::BF16", "e4m3": "Act::E4M3"}
 _FUNCTIONS = {
     "silu": "Fn::Silu",
     "gelu": "Fn::Gelu",
@@ -50,7 +50,7 @@ def check_weight(node: Node, values: Sequence[Value]) -> str:
         return error.message
     if not fmt.group_size and fmt.has_minimum:
         return "minima without groups have no kernel"
-    if node.op.endswith("_q") and not fmt.quantized:
+    if node.op.endswith("_q") and (not fmt.quantized or fmt.floating):
         return f"{node.op} needs a weight of integers, not {fmt.name}"
     if node.op.startswith("gated") and text(node, "activation") not in _FUNCTIONS:
         return f"activation {text(node, 'activation')!r} has no kernel; there are {', '.join(_FUNCTIONS)}"
@@ -98,7 +98,7 @@ def _result(builder: Builder, node: Node, residual: Ref | None, index: int, w: W
 
 
 def emit_linear(builder: Builder, node: Node, index: int) -> None:
-    """linear and gated_linear with f32 or bf16 activations."""
+    """linear and gated_linear with activations in f32, or rounded from it."""
     gated = node.op == "gated_linear"
     x, ldx = rows(builder, builder.ref(node.inputs[0]), index)
     residual = None if gated else builder.optional(node, 5)

@@ -14,10 +14,10 @@ namespace mp {
 
 // Weight formats, the types of their scales and zeros (packed layouts: runtime/packing.py), roundings of f32 activations, gating functions,
 // rotary styles, masks. Where they are template arguments, a weight's format is one type: Weight<Fmt, GROUP, Scale, Zero> of weight.h.
-enum class Fmt { F32, BF16, I8, I6, I5, I4, I3, I2, N5, N4, N3, N2 };
+enum class Fmt { F32, BF16, I8, I6, I5, I4, I3, I2, N5, N4, N3, N2, E4M3 };
 enum class Scale { F16, F32, TwoLevel };
 enum class Zero { None, Point, Minimum };
-enum class Act { F32, BF16 };
+enum class Act { F32, BF16, E4M3 };  // E4M3: by rows, with a scale for each
 enum class Fn { None, Silu, Gelu, GeluTanh, Relu, Relu2, Sigmoid, Tanh };
 enum class Rope { Half, Interleaved };
 // What the KV cache holds: numbers, or codes of 8 or 4 bits (K8V4: keys of 8, values of 4); runtime/kv_format.py defines them.

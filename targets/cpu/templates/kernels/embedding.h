@@ -41,9 +41,9 @@ MP_INLINE void embedding_row(const EmbeddingArgs& a, int64_t id, float* y) {
       const float minimum = W::kZeros == Zero::Minimum ? f16_scalar((const uint16_t*)a.zeros + at) : 0.0f;
       const int64_t end = min_of((g + 1) * kWidth, K);
       for (int64_t k = g * kWidth; k < end; k++) {
-        int q = code_at<W::kFmt>(w + k / kUnitColumns * (kUnitColumns * kLanes * W::kBits / 8), lane, k % kUnitColumns);
-        if constexpr (W::kBook) q = book_entry<W::kBits>(q);
-        y[k] = (float)(q - zero) * scale;
+        const int code = code_at<W::kFmt>(w + k / kUnitColumns * (kUnitColumns * kLanes * W::kBits / 8), lane, k % kUnitColumns);
+        if constexpr (W::kFloats) y[k] = e4m3_number((uint8_t)code) * scale;
+        else y[k] = (float)((W::kBook ? book_entry<W::kBits>(code) : code) - zero) * scale;
         if constexpr (W::kZeros == Zero::Minimum) y[k] += minimum;
       }
     }

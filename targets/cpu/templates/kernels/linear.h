@@ -1,17 +1,17 @@
-// linear and gated_linear with f32 or bf16 activations.
+// linear and gated_linear with activations in f32, or rounded to bf16 or e4m3.
 #pragma once
 #include "product_amx.h"
 #include "product_f32.h"
 
 namespace mp {
 
-template <class P, int K, class E>
+template <class P, int K, Act A, class E>
 MP_INLINE void linear_rows(const P& p, E& e, const LinearArgs& a, int64_t blocks, int tid, int nt) {
   Arena scratch{(char*)a.scratch + tid * linear_scratch_per_thread(p.k)};
 #if defined(MP_AMX)
   using W = typename P::Packed;
   if constexpr (W::kFmt != Fmt::F32) {
-    if (a.m >= kAmxRows<W>) return amx_linear<W, K>(e, a, blocks, scratch, tid, nt);
+    if (a.m >= kAmxRows<W>) return amx_linear<W, K, A>(e, a, blocks, scratch, tid, nt);
   }
 #endif
   const Part part = partition(a.m, blocks, unit_of<P, E>(a.m), tid, nt);
@@ -38,14 +38,14 @@ template <class W, int K, Act A>
 MP_TASK void linear(const LinearArgs& a, int tid, int nt) {
   ProductF32<W, A> p{a.w, a.scales, a.zeros, K};
   LinearEpilogue e{nullptr, a.bias, a.residual != nullptr, a.n};
-  linear_rows<decltype(p), K>(p, e, a, (a.n + kLanes - 1) / kLanes, tid, nt);
+  linear_rows<decltype(p), K, A>(p, e, a, (a.n + kLanes - 1) / kLanes, tid, nt);
 }
 
 template <class W, int K, Act A, Fn FN>
 MP_TASK void gated_linear(const LinearArgs& a, int tid, int nt) {
   ProductF32<W, A> p{a.w, a.scales, a.zeros, K};
   GatedEpilogue<FN> e{nullptr, a.bias, a.n};
-  linear_rows<decltype(p), K>(p, e, a, (a.n + kLanes - 1) / kLanes * 2, tid, nt);
+  linear_rows<decltype(p), K, A>(p, e, a, (a.n + kLanes - 1) / kLanes * 2, tid, nt);
 }
 
 }  // namespace mp

@@ -173,9 +173,9 @@ MP_KERNEL void amx_rows(const WeightTiles& p, const int64_t* blocks, const char*
   if (R > 1) _tile_stored(3, c + 2 * kLanes * kTileSide + kLanes, kLd);
 }
 
-// Multiplies m rows, as tiles at `a`, by the blocks of `range`.
+// Multiplies m rows, as tiles at `a`, by the blocks of `range`. by: what each row's sums are multiplied with, or null.
 template <class W, class E>
-MP_INLINE void amx_sweep(const WeightTiles& p, const char* a, int64_t m, Range range, const E& e, Arena scratch) {
+MP_INLINE void amx_sweep(const WeightTiles& p, const char* a, int64_t m, Range range, const E& e, Arena scratch, const float* by = nullptr) {
   constexpr Fmt F = W::kFmt;
   const int64_t steps = step_count(p.k), columns = steps * kStepColumns;
   char* panel = F == Fmt::BF16 ? nullptr : scratch.take<char>(2 * kAmxChunk * kLanes * 2);
@@ -203,7 +203,10 @@ MP_INLINE void amx_sweep(const WeightTiles& p, const char* a, int64_t m, Range r
         else if (r == 0) amx_rows<W, 1, true>(p, blocks, from, steps, k0, k1, tiles, last, to);
         else amx_rows<W, 1, false>(p, blocks, from, steps, k0, k1, tiles, last, to);
         if (k1 < columns) continue;
-        if constexpr (F == Fmt::I8 && W::kGroup == 0) {
+        if (by) {
+          for (int64_t i = 0; i < rows * 2; i++) store(to + i * kLanes, load(to + i * kLanes) * splat(by[r + i / 2]));
+        }
+        if constexpr (W::kBits == 8 && W::kGroup == 0) {
           for (int j = 0; j < 2; j++) {
             const f32x16 scale = group_scale(block_scales<W>(p.scales, blocks[j], 1), 0);
             for (int64_t i = 0; i < rows; i++) store(to + (i * 2 + j) * kLanes, load(to + (i * 2 + j) * kLanes) * scale);
@@ -227,8 +230,8 @@ constexpr bool is_quantized(const LinearQArgs&) { return true; }
 template <class W>
 constexpr int64_t kAmxRows = W::kBits < 8 ? 9 : 5;
 
-// linear and linear_q, of f32 rows or of codes.
-template <class W, int K, class E, class Args>
+// linear and linear_q, of f32 rows or of codes. Rows of 8-bit floats meet their scale in the sums.
+template <class W, int K, Act A = Act::F32, class E, class Args>
 MP_INLINE void amx_linear(E& e, const Args& a, int64_t blocks, Arena scratch, int tid, int nt) {
   const WeightTiles p = weight_tiles<W>(a.w, a.scales, a.zeros, K);
   const Part part = amx_partition<W::kFmt>(a.m, blocks, p.k, tid, nt);
@@ -241,13 +244,18 @@ MP_INLINE void amx_linear(E& e, const Args& a, int64_t blocks, Arena scratch, in
     const int64_t m = min_of(limit, part.rows.end - m0);
     Arena rest = scratch;
     char* tiles = rest.take<char>(round_up(m, kTileSide) * steps * kTileRowBytes);
+    float* by = A == Act::E4M3 ? rest.take<float>(m) : nullptr;
     for (int64_t r = 0; r < m; r++) {
       out.y[r] = a.y + (m0 + r) * a.ldy;
       out.residual[r] = a.residual ? a.residual + (m0 + r) * a.ldr : nullptr;
       if constexpr (is_quantized(Args())) row_tiles<W::kGroup>(tiles, r, a.q + (m0 + r) * a.ldq, a.q_scales + (m0 + r) * a.ldg, steps);
-      else row_tiles(tiles, r, a.x + (m0 + r) * a.ldx, K, steps);
+      else if constexpr (A == Act::E4M3) {
+        alignas(64) float x[round_up(K, kLanes)];
+        by[r] = e4m3_row(a.x + (m0 + r) * a.ldx, K, x);
+        row_tiles(tiles, r, x, K, steps);
+      } else row_tiles(tiles, r, a.x + (m0 + r) * a.ldx, K, steps);
     }
-    amx_sweep<W>(p, tiles, m, part.blocks, e, rest);
+    amx_sweep<W>(p, tiles, m, part.blocks, e, rest, by);
   }
 }
 

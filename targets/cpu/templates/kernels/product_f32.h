@@ -1,4 +1,5 @@
-// Products of f32 activations with weights of any format, and of bf16 activations with bf16 weights.
+// Products of f32 activations with weights of any format, and of bf16 activations with bf16 weights. Activations in 8-bit floats are rounded,
+// and multiplied as f32.
 #pragma once
 #include "product_digits.h"
 #include "tile.h"
@@ -234,7 +235,7 @@ struct ProductF32 {
   static constexpr Fmt F = W::kFmt;
   static constexpr bool kBf16 = kNativeBf16 && F == Fmt::BF16 && A == Act::BF16;
   static constexpr bool kFused = F != Fmt::F32 && !kBf16;
-  static constexpr bool kSplit = kDigits && W::kQuantized;
+  static constexpr bool kSplit = kDigits && W::kQuantized && !W::kFloats && A != Act::E4M3;
   static constexpr int kSmallRows = kSplit ? kMostSplit : kBlocks > 1 ? 8 : kSmall, kSmallTile = kSplit || kBlocks == 1 ? 4 : 8;
   static constexpr int kSmallBlocks = 2;
   static constexpr int64_t kChunk = kBf16 ? 1024 : 384;
@@ -269,6 +270,14 @@ struct ProductF32 {
         for (; i < kp; i++) to[i] = i < k ? (uint16_t)bf16_bits(x[r][i]) : 0;
         rows.x[r] = (const float*)to;
       }
+    } else if constexpr (A == Act::E4M3) {
+      for (int64_t r = 0; r < m; r++) {
+        float* to = scratch.take<float>(round_up(kp, kLanes));
+        const f32x16 scale = splat(e4m3_row(x[r], k, to));
+        for (int64_t i = 0; i < k; i += kLanes) store(to + i, load(to + i) * scale);
+        for (int64_t i = round_up(k, kLanes); i < kp; i++) to[i] = 0.0f;
+        rows.x[r] = to;
+      }
     } else if (A == Act::BF16 || (small && k != kp)) {
       for (int64_t r = 0; r < m; r++) {
         float* to = scratch.take<float>(kp);
@@ -283,7 +292,7 @@ struct ProductF32 {
       for (int64_t r = 0; r < m; r++) rows.x[r] = x[r];
     }
     for (int64_t r = m; r < m + kRowPad; r++) rows.x[r] = rows.x[m - 1];
-    if constexpr (kFused && W::kQuantized && !kSplit) {
+    if constexpr (kFused && W::kQuantized && !W::kFloats && !kSplit) {
       if (!small) return;
       const int64_t groups = W::groups(k), width = kp / groups;
       for (int64_t r = 0; r < kSmallRows; r++) {

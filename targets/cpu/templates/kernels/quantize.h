@@ -1,5 +1,6 @@
 // Activations to int8, alone or straight from a norm: per group q = round(x / s), s = absmax / 127, and s * sum(q).
 #pragma once
+#include "float8.h"
 #include "norm.h"
 
 namespace mp {
@@ -36,9 +37,6 @@ struct Larger {
 struct Plus {
   __attribute__((always_inline)) i32x16 operator()(i32x16 a, i32x16 b) const { return a + b; }
 };
-
-// Groups of which only zeros are kept: below 2^-100 the reciprocal of the scale nears the end of f32's range.
-constexpr float kLeastMagnitude = 7.888609052210118e-31f;
 
 // All groups' magnitudes first, then their scales 16 at a time, then the values: no step waits for a single division. Magnitudes are compared
 // as integers, where NaN is the largest: a row with a NaN gets a NaN scale, and NaN results.

@@ -2,10 +2,11 @@
 //
 // Formats of 8 bits and fewer are read by units of 32 columns, which are eight steps of four: `codes` gives a step's four columns of 16 outputs as
 // 64 bytes. What a format multiplies int8 activations with are its `operands`, unsigned bytes and a constant zero: codes as they are, or
-// codebook entries + 128. For f32 there are `columns`. All kernels are written over these, so that a format is this file.
+// codebook entries + 128; 8-bit floats have none. For f32 there are `columns`. All kernels are written over these, so that a format is this file.
 #pragma once
 #include "args.h"
 #include "codebooks.h"
+#include "float8.h"
 #include "vec.h"
 
 namespace mp {
@@ -15,7 +16,7 @@ typedef int8_t i8x64 __attribute__((vector_size(64)));
 constexpr int kUnitColumns = 32, kUnitSteps = 8;
 
 constexpr int bits_of(Fmt f) {
-  return f == Fmt::F32 ? 32 : f == Fmt::BF16 ? 16 : f == Fmt::I8 ? 8 : f == Fmt::I6 ? 6 : f == Fmt::I5 || f == Fmt::N5 ? 5
+  return f == Fmt::F32 ? 32 : f == Fmt::BF16 ? 16 : f == Fmt::I8 || f == Fmt::E4M3 ? 8 : f == Fmt::I6 ? 6 : f == Fmt::I5 || f == Fmt::N5 ? 5
        : f == Fmt::I4 || f == Fmt::N4 ? 4 : f == Fmt::I3 || f == Fmt::N3 ? 3 : 2;
 }
 
@@ -29,13 +30,15 @@ struct Weight {
   static constexpr int kBits = bits_of(F);
   static constexpr bool kQuantized = kBits <= 8;
   static constexpr bool kBook = F == Fmt::N5 || F == Fmt::N4 || F == Fmt::N3 || F == Fmt::N2;
+  static constexpr bool kFloats = F == Fmt::E4M3;
   static constexpr bool kSymmetric = Z == Zero::None;
   // Of operands: the zero of symmetric formats, and the bits that one takes.
-  static constexpr int kZero = kBook ? 128 : Z == Zero::Minimum ? 0 : kQuantized ? 1 << (kBits - 1) : 0;
+  static constexpr int kZero = kBook ? 128 : kFloats || Z == Zero::Minimum ? 0 : kQuantized ? 1 << (kBits - 1) : 0;
   static constexpr int kOperandBits = kBook ? 8 : kBits;
   // Steps whose products by int8 fit 16-bit sums where there is no VNNI: n * 2 * largest * 127 < 2^15. 0: not one.
   static constexpr int kNarrowSteps = kOperandBits <= 4 ? 8 : kOperandBits == 5 ? 4 : kOperandBits == 6 ? 2 : 0;
   static_assert(!kQuantized ? GROUP == 0 : kBits == 8 || GROUP > 0, "weights of fewer than 8 bits have groups");
+  static_assert(!kFloats || (S == Scale::F32 && Z == Zero::None), "8-bit floats have f32 scales and no zeros");
   static_assert(GROUP % kUnitColumns == 0 && (GROUP || !kQuantized || S == Scale::F32), "groups are whole units; one scale an output is f32");
 
   static constexpr int64_t padded(int64_t k) { return F == Fmt::F32 ? k : F == Fmt::BF16 ? round_up(k, 2) : packed_columns(k, GROUP); }
@@ -177,7 +180,7 @@ MP_INLINE i32x16 operands(const char* p, int s, [[maybe_unused]] const Operands<
   else return codes<W::kFmt>(p, s);
 }
 
-// A step's columns as f32: operand - kOffset, or a codebook's entries.
+// A step's columns as f32: operand - kOffset, a codebook's entries, or floats.
 template <class W>
 struct Columns {
 #if defined(__AVX512F__)
@@ -206,6 +209,7 @@ struct Columns {
   }
   MP_INLINE i32x16 step([[maybe_unused]] const Columns& c, const char* p, int s) {
     if constexpr (kTable) return codes<W::kFmt, false>(p, s);
+    else if constexpr (W::kFloats) return codes<W::kFmt>(p, s);
     else if constexpr (W::kBook) return entries<W>(p, s, c.book);
     else if constexpr (W::kBits == 8) return codes<W::kFmt>(p, s) ^ (int32_t)0x80808080;
     else return codes<W::kFmt>(p, s);
@@ -219,7 +223,8 @@ struct Columns {
       else return (f32x16)_mm512_permutexvar_ps(index, (__m512)c.low);
     }
 #endif
-    if constexpr (W::kBook || W::kBits == 8) return to_float((v << (24 - 8 * j)) >> 24);
+    if constexpr (W::kFloats) return e4m3_column(v, j);
+    else if constexpr (W::kBook || W::kBits == 8) return to_float((v << (24 - 8 * j)) >> 24);
     else return to_float((i32x16)((u32x16)v >> (8 * j)) & 255);
   }
 };
