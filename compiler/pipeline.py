@@ -85,9 +85,8 @@ def compile(  # noqa: A001 - the package's verb
 ) -> CompileReport:
     """Compile a checkpoint (a Hugging Face directory, a GGUF file, an nn.Module in memory) into the plan directory `output`.
 
-    scheme: FP32, BF16 or W{8,6,5,4,3,2}A{16,8}, with suffixes if wanted (W8A8:g64,asym, W3A16:nl,s8); or source (source:A8): each layer
-    as the GGUF file stores it. group_size and symmetric are for
-    schemes that do not say; 8-bit weights are per channel unless a suffix gives them groups. overrides: "LAYER=SCHEME" or
+    scheme: FP32, BF16, FP8 or W{8,6,5,4,3,2}A{16,8}, with suffixes if wanted (W8A8:g64,asym, W3A16:nl,s8); or source (source:A8): each
+    layer as the GGUF file stores it. group_size and symmetric are for schemes that do not say; 8-bit weights are per channel unless a suffix gives them groups. overrides: "LAYER=SCHEME" or
     "re:PATTERN=SCHEME"; an exact name beats a pattern, the last one given wins. passes: "module:function@after=NAME". targets: in order
     of preference; what none of them runs goes to the reference device. isa: levels to build, all by default: of
     the CPU, or GPU architectures. kv_dtype: "f32", "f16",

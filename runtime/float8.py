@@ -49,7 +49,7 @@ def encode(x: NDArray[Any]) -> NDArray[np.uint8]:
         small = np.rint(np.nan_to_num(size) * np.float32(512)).astype(np.uint32)
     code = np.where(size < _LEAST_NORMAL, small, normal)
     code = np.where(np.isnan(size), np.uint32(0x7F), code)
-    return (code | bits >> 24 & 0x80).astype(np.uint8).reshape(np.shape(x))
+    return np.asarray(code | bits >> 24 & 0x80, np.uint8).reshape(np.shape(x))
 
 
 def quantize(x: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:

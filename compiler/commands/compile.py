@@ -18,7 +18,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.command(name="compile")
 @click.argument("model")
 @click.option("-o", "--output", required=True, metavar="OUT.plan", help="The plan's directory, made anew.")
-@click.option("--scheme", help="FP32, BF16 or W{8,6,5,4,3,2}A{16,8}; source: as a GGUF file has it. Default: W4A8.")
+@click.option("--scheme", help="FP32, BF16, FP8 or W{8,6,5,4,3,2}A{16,8}; source: as a GGUF file has it. Default: W4A8.")
 @click.option("--text", type=_FILE, help="A text to calibrate on, in UTF-8; with a promise, to measure on as well.")
 @click.option(
     "--quantizer",

@@ -100,7 +100,10 @@ def parse_scheme(text: str, *, group_size: int | None = None, asymmetric: bool |
             raise OptionError(f"Scheme {text!r}: {name} has no scales, so {part!r} means nothing.")
         if part in ("asym", "sym", "min"):
             zeros = part
-        elif part == ("e4m3" if bits == 8 else "nl"):
+        elif part in ("nl", "e4m3"):
+            if (part == "e4m3") != (bits == 8):
+                what = "codebook" if part == "nl" else "format of floats"
+                raise OptionError(f"Scheme {text!r}: There is no {what} of {bits} bits.", hint=_SUFFIX_HELP)
             nonuniform = True
         elif part in _SCALES:
             scales = _SCALES[part]

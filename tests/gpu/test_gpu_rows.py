@@ -87,7 +87,9 @@ def test_rope(style: str, kernel: Any) -> None:
     np.testing.assert_allclose(made, _reference("rope", {"style": style}, wide[:, :, :heads], cos, sin)[0], rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["f32", "bf16", "i8-asymmetric", "i5-32-minimum", "i4-64-two-level", "i3-64-minimum", "n2-32", "e4m3-64"])
+@pytest.mark.parametrize(
+    "name", ["f32", "bf16", "i8-asymmetric", "i5-32-minimum", "i4-64-two-level", "i3-64-minimum", "n2-32", "i6-32", "e4m3-64"]
+)
 def test_embedding(name: str, kernel: Any, weight: Any, arguments: Any, formats: Any) -> None:
     rng = np.random.default_rng(5)
     rows, columns, fmt = 37, 90, formats[name]
