@@ -95,7 +95,8 @@ class Port:
 
 @dataclass(frozen=True)
 class CompiledRegion:
-    """A region's binaries by level, the source they were made from ("" if none), and facts for the report. suffix: of the files.
+    """A region's binaries by level, the source they were made from ("" if none), and facts for the report. suffix: of the binaries' files;
+    source_suffix: of the source's.
 
     ports: values at the region's borders, by index, as they were compiled; what is missing is as the plan declares. notes: what the user
     should know of how it was compiled; the report shows them, and the plan keeps them.
@@ -105,6 +106,7 @@ class CompiledRegion:
     source: str = ""
     metadata: Metadata = field(default_factory=dict)
     suffix: str = "so"
+    source_suffix: str = "cpp"
     ports: Mapping[int, Port] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 

@@ -18,7 +18,7 @@ def write_kernels(root: Path, region: Region, compiled: CompiledRegion) -> Regio
         level: _write(root, f"kernels/{region.name}.{level}.{compiled.suffix}", binary)
         for level, binary in sorted(compiled.kernels.items())
     }
-    source = _write(root, f"sources/{region.name}.cpp", compiled.source.encode()) if compiled.source else ""
+    source = _write(root, f"sources/{region.name}.{compiled.source_suffix}", compiled.source.encode()) if compiled.source else ""
     return msgspec.structs.replace(region, kernels=kernels, source=source)
 
 

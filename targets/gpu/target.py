@@ -17,6 +17,7 @@ from mixplan.targets.gpu.arch import ARCHS, DEFAULT, JIT, resolve_archs
 from mixplan.targets.gpu.build import build_all, compiler_identity
 from mixplan.targets.gpu.builds import Build
 from mixplan.targets.gpu.costs import gpu_costs, gpu_record
+from mixplan.targets.gpu.listing import listing
 from mixplan.targets.gpu.lower.region import lower_region, refusal
 
 __all__ = ["GpuTarget", "with_binaries"]
@@ -88,7 +89,9 @@ class GpuTarget:
         most = max(builds, key=lambda build: build.registers, default=None)
         return CompiledRegion(
             kernels,
+            listing(next(iter(lowered.values()))[0]),
             suffix="bin",
+            source_suffix="txt",
             metadata={
                 "compiler": compiler,
                 "arena_bytes": max(program.arena for program, _ in lowered.values()),

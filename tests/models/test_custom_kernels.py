@@ -151,15 +151,6 @@ def test_wrong_use_is_told(make: Callable[[], Any], message: str) -> None:
         make()
 
 
-def _logits(model: nn.Module, folder: Path, passes: tuple[str, ...], target: str) -> tuple[int, Array]:
-    report = mixplan.compile(
-        model, output=folder, scheme="FP32", passes=passes, targets=(target,), isa=("native",) if target == "cpu" else None, force=True
-    )
-    with mixplan.runtime.load(folder) as plan:
-        found = np.array(plan.step(range(3, 20), range(17), [0] * 17, "all"))
-    return report.matches[passes[0].partition("@")[0]], found
-
-
 def _activation(model: Any, ops: Any) -> None:
     for layer in model.model.layers:
         layer.mlp.act_fn.forward = ops.snake
@@ -176,33 +167,50 @@ def _products(model: Any, ops: Any) -> None:
         layer.mlp.down_proj.forward = lambda x, weight=layer.mlp.down_proj.weight: ops.four_bit_product(x, weight)
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize(
-    ("spec", "change", "matches"),
-    [
-        ("kernels_once:snake_for_silu@after=drop_noops", _activation, 2),
-        ("kernels_once:norm_for_rms@after=fuse_norms", _norms, 5),
-        ("kernels_once:four_bits_down@after=drop_noops", _products, 2),
-    ],
-)
-def test_in_a_model(
-    spec: str, change: Callable[[Any, Any], None], matches: int, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The passes of the example, against the model changed in torch."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples"))
+def _rows(model: Any, ops: Any) -> None:
+    table = model.model.embed_tokens
+    table.forward = lambda ids, weight=table.weight: rows_of_a_table(weight, ids)
+
+
+rows_for_embedding = rows_of_a_table.replacing(torch.ops.aten.embedding.default)
+# Passes, how torch's model is changed to the same, and matches a layer and elsewhere.
+IN_MODELS: dict[str, tuple[Callable[[Any, Any], None], int, int]] = {
+    "kernels_once:snake_for_silu@after=drop_noops": (_activation, 1, 0),
+    "kernels_once:norm_for_rms@after=fuse_norms": (_norms, 2, 1),
+    "kernels_once:four_bits_down@after=drop_noops": (_products, 1, 0),
+    "test_custom_kernels:rows_for_embedding@after=drop_noops": (_rows, 0, 1),
+}
+
+
+def check_in_model(spec: str, target: str, folder: Path, *, isa: str | None = None, layers: int = 2, tokens: int = 17) -> None:
+    """A model compiled with a pass, against the model changed in torch. isa: of the device."""
     import kernels_once
 
-    model = tiny_model("llama")
-    count, found = _logits(model, tmp_path / "p", (spec,), target)
+    change, each, once = IN_MODELS[spec]
+    model = tiny_model("llama", num_hidden_layers=layers)
+    level = {"cpu": ("native",), "gpu": ("jit",)}.get(target)
+    report = mixplan.compile(model, output=folder, scheme="FP32", passes=(spec,), targets=(target,), isa=level, force=True)
+    assert report.matches[spec.partition("@")[0]] == each * layers + once
+    ids = torch.arange(3, 3 + tokens)
+    with mixplan.runtime.load(folder, device=target, isa=isa) as plan:
+        assert {region.device for region in plan.plan.regions} == {target}  # nothing is left to numpy
+        found = np.array(plan.step(ids.tolist(), range(tokens), [0] * tokens, "all"))
     changed = copy.deepcopy(model)
     change(changed, kernels_once)
     with torch.no_grad():
-        wanted = changed(torch.arange(3, 20)[None]).logits[0].numpy()
-        plain = model(torch.arange(3, 20)[None]).logits[0].numpy()
-    assert count == matches
+        wanted, plain = (one(ids[None]).logits[0].numpy() for one in (changed, model))
     np.testing.assert_allclose(found, wanted, atol=1e-4)
     assert np.abs(wanted - plain).max() > 0.01
-    sys.modules.pop("kernels_once")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("spec", IN_MODELS)
+def test_in_a_model(spec: str, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in (Path(__file__).parents[2] / "examples", Path(__file__).parent):
+        monkeypatch.syspath_prepend(str(folder))
+    check_in_model(spec, target, tmp_path / "p", layers=1 if "rows" in spec else 2)
+    for name in ("kernels_once", "test_custom_kernels"):
+        sys.modules.pop(name, None)
 
 
 def test_a_match_that_does_not_fit_names_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,22 +227,28 @@ def test_a_match_that_does_not_fit_names_the_node(tmp_path: Path, monkeypatch: p
 
 _INTERPRETED = """
 import sys
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = sys.argv[1:3]
+from pathlib import Path
 import numpy as np
-from test_custom_kernels import CASES
+from test_custom_kernels import CASES, IN_MODELS, check_in_model, snake
 for name, (kernel, arrays) in CASES.items():
     on = kernel.on("gpu", isa="interpret")
     found, wanted = on(*arrays), kernel.reference(*arrays)
     for got, want in zip(*((one if isinstance(one, tuple) else (one,)) for one in (found, wanted)), strict=True):
         np.testing.assert_allclose(got, want, rtol=2.0**-8 if kernel.dtype == "bf16" else 1e-5, atol=1e-5, err_msg=name)
     print(name)
+assert snake.on("gpu", isa="interpret").source(np.ones((4, 9), np.float32)).count("chain") == 1
+for spec in IN_MODELS:
+    check_in_model(spec, "gpu", Path(sys.argv[3]), isa="interpret", layers=1, tokens=5)
+    print(spec)
 """
 
 
-def test_triton_kernels_in_the_interpreter() -> None:
-    """In a process of its own: Triton decides on its import whether it interprets."""
+def test_triton_kernels_in_the_interpreter(tmp_path: Path) -> None:
+    """Alone and in a model, in a process of its own: Triton decides on its import whether it interprets."""
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "ignore", "-c", _INTERPRETED, str(Path(__file__).parent)]
+    folders = [Path(__file__).parents[2] / "examples", Path(__file__).parent, tmp_path / "p"]
+    command = [sys.executable, "-W", "ignore", "-c", _INTERPRETED, *map(str, folders)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.split() == list(CASES)
+    assert done.stdout.split() == [*CASES, *IN_MODELS]
