@@ -58,6 +58,10 @@ def targets_command(ctx: click.Context, conformance: str | None, ops: str | None
         click.echo(f"note: {line}", err=True)
 
 
+# Beginnings of the names of instruction sets that kernels may use; others tell a reader nothing about speed.
+_TELLING = ("sse4", "avx", "amx", "fma", "f16c", "asimd", "i8mm", "bf16", "sve", "sme")
+
+
 def _device(record: dict[str, Any]) -> Any:
     """What is known of a device."""
     table = plain_table(f"\nDevice {record['device']}", "fact", "value")
@@ -68,6 +72,10 @@ def _device(record: dict[str, Any]) -> Any:
 
 
 def _fact(key: str, value: Any) -> str:
+    if key == "flags":
+        telling = [flag for flag in value if flag.startswith(_TELLING)]
+        more = len(value) - len(telling)
+        return " ".join(telling) + (f" and {more} more (--json has them)" if more else "")
     if key == "caches":
         return ", ".join(f"L{c['level']} {c['kind']} {c['size'] / 1024:,.0f} KiB (shared by {c['shared_by']})" for c in value)
     if key == "bandwidth":
