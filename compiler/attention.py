@@ -15,7 +15,7 @@ from mixplan.runtime.plan import AttentionLayer
 
 __all__ = ["KV_FORMATS", "SCORES", "AttentionRules", "Rule", "attention_layers", "head_formats", "parse_rules", "with_scores"]
 
-KV_FORMATS = (KvFormat.f32, KvFormat.f16, KvFormat.i8, KvFormat.i4, KvFormat.k8v4)
+KV_FORMATS = (KvFormat.f32, KvFormat.f16, KvFormat.i8, KvFormat.i4, KvFormat.k8v4, KvFormat.fp8)
 SCORES = ("f32", "i8")
 _PLACE = re.compile(r"(\d{1,6})(?:-(\d{1,6})|\.(\d{1,6}))?")
 

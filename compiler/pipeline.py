@@ -89,9 +89,9 @@ def compile(  # noqa: A001 - the package's verb
     layer as the GGUF file stores it. group_size and symmetric are for schemes that do not say; 8-bit weights are per channel unless a
     suffix gives them groups. overrides: "LAYER=SCHEME" or "re:PATTERN=SCHEME"; an exact name beats a pattern, the last one given wins.
     passes: "module:function@after=NAME". targets: in order of preference; what none of them runs goes to the reference device. isa: levels
-    to build, all by default: of the CPU, or GPU architectures. kv_dtype: "f32", "f16", "i8", "i4" or "k8v4", with exceptions for layers and
-    KV heads as in "i8,0=f16,3-5=i4,9.2=f16"; by default f32 for FP32, else f16. attention_scores: "f32" or "i8", with exceptions for layers
-    as in "i8,0=f32". progress(stage, fraction) is called now and then.
+    to build, all by default: of the CPU, or GPU architectures. kv_dtype: "f32", "f16", "i8", "i4", "k8v4" or "fp8", with exceptions for
+    layers and KV heads as in "i8,0=f16,3-5=i4,9.2=f16"; by default f32 for FP32, else f16. attention_scores: "f32" or "i8", with exceptions
+    for layers as in "i8,0=f32". progress(stage, fraction) is called now and then.
 
     Instead of a scheme, one or two of bits, max_size, max_loss, max_kld and max_latency may be promised (as on the command line, "90MB",
     "1%", "5ms", or as numbers: bytes, a fraction, seconds): then each group of layers gets the best of `candidates`, and the plan is built

@@ -9,6 +9,9 @@ a group of them shares a scale and a minimum, both f16 and stored beside the cod
     x       ~ scale * code + minimum                                                in f32
 
 8-bit codes have one group a head, 4-bit codes groups of 32 elements (the last one may be shorter). A group with a NaN has a NaN for scale.
+
+`fp8` are 8-bit floats (`float8.py`) without any scale: a number is rounded to the nearest, and what is beyond 448 becomes that. So keys and
+values keep four bits each whatever is beside them; it is for finite numbers, and what a NaN reads as is not said.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from numpy.typing import NDArray
 
 from mixplan.runtime.dtypes import DType
 
-__all__ = ["CODES", "KvCodes", "KvFormat", "dequantize", "quantize"]
+__all__ = ["CODES", "FLOATS", "KvCodes", "KvFloats", "KvFormat", "dequantize", "quantize"]
 
 _PARAMETER_BYTES = 4  # scale and minimum, f16
 
@@ -48,6 +51,16 @@ class KvCodes:
         return -(-dim * self.bits // 8) + _PARAMETER_BYTES * self.groups(dim)
 
 
+@dataclass(frozen=True)
+class KvFloats:
+    """8-bit floats, e4m3."""
+
+    value: str = "fp8"
+    itemsize: int = 1
+
+
+FLOATS = KvFloats()
+
 CODES = {8: KvCodes(8, 0), 4: KvCodes(4, 32)}
 """The codes of each width."""
 
@@ -61,14 +74,15 @@ class KvFormat(StrEnum):
     i8 = "i8"
     i4 = "i4"
     k8v4 = "k8v4"
+    fp8 = "fp8"
 
     @property
-    def keys(self) -> DType | KvCodes:
+    def keys(self) -> DType | KvCodes | KvFloats:
         """How keys are held."""
         return _HELD[self][0]
 
     @property
-    def values(self) -> DType | KvCodes:
+    def values(self) -> DType | KvCodes | KvFloats:
         """How values are held."""
         return _HELD[self][1]
 
@@ -82,17 +96,18 @@ class KvFormat(StrEnum):
         return _nbytes(self.keys, k_dim) + _nbytes(self.values, v_dim)
 
 
-_HELD: dict[KvFormat, tuple[DType | KvCodes, DType | KvCodes]] = {
+_HELD: dict[KvFormat, tuple[DType | KvCodes | KvFloats, DType | KvCodes | KvFloats]] = {
     KvFormat.f32: (DType.f32, DType.f32),
     KvFormat.f16: (DType.f16, DType.f16),
     KvFormat.bf16: (DType.bf16, DType.bf16),
     KvFormat.i8: (CODES[8], CODES[8]),
     KvFormat.i4: (CODES[4], CODES[4]),
     KvFormat.k8v4: (CODES[8], CODES[4]),
+    KvFormat.fp8: (FLOATS, FLOATS),
 }
 
 
-def _nbytes(held: DType | KvCodes, dim: int) -> int:
+def _nbytes(held: DType | KvCodes | KvFloats, dim: int) -> int:
     return held.nbytes(dim) if isinstance(held, KvCodes) else held.itemsize * dim
 
 

@@ -87,7 +87,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option(
     "--kv-dtype",
     metavar="FORMATS",
-    help="KV cache: f32, f16, i8, i4 or k8v4, and exceptions by LAYER, FIRST-LAST or LAYER.HEAD, such as i8,0=f16,9.2=f16. "
+    help="KV cache: f32, f16, i8, i4, k8v4 or fp8, and exceptions by LAYER, FIRST-LAST or LAYER.HEAD, such as i8,0=f16,9.2=f16. "
     "Default: f32 for FP32, else f16.",
 )
 @click.option(

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from mixplan.runtime.dtypes import DType, bf16_to_f32, f32_to_bf16
 from mixplan.runtime.errors import CapacityError, InternalError
+from mixplan.runtime.float8 import decode, encode
 from mixplan.runtime.hal import Array, CacheSpec
-from mixplan.runtime.kv_format import KvCodes, dequantize, quantize
+from mixplan.runtime.kv_format import KvCodes, KvFloats, dequantize, quantize
 from mixplan.runtime.ops import StepContext
 from mixplan.runtime.plan import AttentionLayer
 
@@ -81,9 +82,9 @@ class ReferenceCache:
 class _Pool:
     """Keys or values of a layer: for each format, its heads and arrays [pages, page_size, heads, ...]."""
 
-    def __init__(self, heads: Sequence[DType | KvCodes], rows: tuple[int, int], dim: int) -> None:
+    def __init__(self, heads: Sequence[DType | KvCodes | KvFloats], rows: tuple[int, int], dim: int) -> None:
         self.shape = (len(heads), dim)
-        self._parts: list[tuple[DType | KvCodes, NDArray[np.intp], tuple[NDArray[Any], ...]]] = []
+        self._parts: list[tuple[DType | KvCodes | KvFloats, NDArray[np.intp], tuple[NDArray[Any], ...]]] = []
         for held in dict.fromkeys(heads):
             of = np.flatnonzero([one == held for one in heads])
             lead = (*rows, len(of))
@@ -92,7 +93,7 @@ class _Pool:
                 parameters = (*lead, held.groups(dim))
                 arrays = (np.zeros((*lead, dim), np.uint8), np.zeros(parameters, np.float16), np.zeros(parameters, np.float16))
             else:
-                arrays = (np.zeros((*lead, dim), held.numpy),)
+                arrays = (np.zeros((*lead, dim), np.uint8 if isinstance(held, KvFloats) else held.numpy),)
             self._parts.append((held, of, arrays))
 
     @property
@@ -111,14 +112,18 @@ class _Pool:
         return out
 
 
-def _narrow(x: Array, held: DType | KvCodes) -> tuple[NDArray[Any], ...]:
+def _narrow(x: Array, held: DType | KvCodes | KvFloats) -> tuple[NDArray[Any], ...]:
     if isinstance(held, KvCodes):
         return quantize(x, held)
+    if isinstance(held, KvFloats):
+        return (encode(x),)
     with np.errstate(over="ignore"):
         return (f32_to_bf16(x) if held is DType.bf16 else x.astype(held.numpy),)
 
 
-def _widen(parts: Sequence[NDArray[Any]], held: DType | KvCodes) -> Array:
+def _widen(parts: Sequence[NDArray[Any]], held: DType | KvCodes | KvFloats) -> Array:
     if isinstance(held, KvCodes):
         return dequantize(parts[0], parts[1], parts[2], held)
+    if isinstance(held, KvFloats):
+        return decode(parts[0])
     return bf16_to_f32(parts[0]) if held is DType.bf16 else parts[0].astype(np.float32, copy=False)

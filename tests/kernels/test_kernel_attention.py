@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mixplan.runtime.float8 import decode, encode
 from mixplan.runtime.kv_format import CODES, dequantize, quantize
 from mixplan.runtime.ops import StepContext
 
@@ -28,6 +29,8 @@ SHAPES = [
     (71, 1, 16, 16, "I4"),
     (8, 2, 128, 128, "I8"),
     (5, 1, 288, 48, "I8"),
+    (9, 3, 64, 64, "FP8"),
+    (8, 1, 42, 24, "FP8"),
 ]
 # Shapes whose queries and keys are rotated on their way in: index, rotated dims, style.
 ROTATED = [(0, 64, "Half"), (1, 64, "Half"), (3, 32, "Interleaved"), (4, 36, "Half"), (8, 64, "Half")]
@@ -87,6 +90,8 @@ def _kept(x: np.ndarray, storage: str, bits: dict[str, int]) -> np.ndarray:
     """What is read back of keys or values [1, T, heads, dim]."""
     if storage == "F16":
         return x.astype(np.float16).astype(np.float32)
+    if storage == "FP8":
+        return decode(encode(x))
     return dequantize(*quantize(x, CODES[bits[storage]]), CODES[bits[storage]]) if storage in bits else x
 
 
@@ -179,7 +184,7 @@ def _compare(native: Any, storage: str, decode: bool, got: np.ndarray, want: np.
         assert np.abs(got - want).max() < 0.06
         assert np.sqrt(np.mean((got - want) ** 2)) < 4e-3
     else:
-        codes = storage not in ("F32", "F16")
+        codes = storage not in ("F32", "F16", "FP8")
         atol = (0.07 if rotated else 2e-3) if codes else 1e-3 if rotated and storage == "F16" else 1e-5
         np.testing.assert_allclose(got, want, rtol=2e-5, atol=atol)
         if codes:

@@ -38,7 +38,7 @@ from mixplan.runtime.plan_io import read_plan
         ({"scheme": "W9A9"}, "Scheme 'W9A9' is not known"),
         ({"targets": ("tpu",)}, "no target 'tpu'"),
         ({"targets": ()}, "targets is empty"),
-        ({"kv_dtype": "i9"}, "kv_dtype has 'i9'; allowed are f32, f16, i8, i4, k8v4"),
+        ({"kv_dtype": "i9"}, "kv_dtype has 'i9'; allowed are f32, f16, i8, i4, k8v4, fp8"),
         ({"kv_dtype": ""}, "kv_dtype has ''"),
         ({"kv_dtype": "i8,f16"}, "says twice what holds everywhere: i8 and f16"),
         ({"kv_dtype": "i8,first=f16"}, "kv_dtype has 'first=f16'; what stands before = is LAYER, FIRST-LAST or LAYER.HEAD"),

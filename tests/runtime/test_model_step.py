@@ -135,6 +135,7 @@ def test_prefill_in_chunks(toy: Any, toy_plan: Path) -> None:
         (KvFormat.i8, 2e-2, 2 * (12 + 2 * 4)),
         (KvFormat.k8v4, 0.2, 2 * (6 + 3 + 2 * 4)),
         (KvFormat.i4, 0.3, 2 * (6 + 2 * 4)),
+        (KvFormat.fp8, 0.2, 2 * 12),
     ],
 )
 def test_narrow_kv_cache(toy: Any, tmp_path: Path, dtype: KvFormat, tolerance: float, size: int) -> None:

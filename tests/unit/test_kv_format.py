@@ -65,7 +65,7 @@ def test_equal_elements_are_kept() -> None:
 
 @pytest.mark.parametrize(
     ("held", "size"),
-    [("f32", 512), ("f16", 256), ("bf16", 256), ("i8", 64 + 4 + 64 + 4), ("i4", 32 + 8 + 32 + 8), ("k8v4", 64 + 4 + 32 + 8)],
+    [("f32", 512), ("f16", 256), ("bf16", 256), ("i8", 64 + 4 + 64 + 4), ("i4", 32 + 8 + 32 + 8), ("k8v4", 64 + 4 + 32 + 8), ("fp8", 128)],
 )
 def test_bytes_of_a_token(held: str, size: int) -> None:
     assert KvFormat(held).token_bytes(64, 64) == size

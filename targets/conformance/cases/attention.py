@@ -38,6 +38,7 @@ _TOLERANCES = {
     KvFormat.i8: Tolerance(5e-3, 5e-3),
     KvFormat.i4: Tolerance(5e-2, 5e-2),
     KvFormat.k8v4: Tolerance(5e-2, 5e-2),
+    KvFormat.fp8: Tolerance(1e-2, 1e-2),
 }
 
 
@@ -49,7 +50,7 @@ def attention_cases() -> Iterator[Case]:
     yield _case("window and softcap", (6, 2, 24, 10), KvFormat.f32, {"window": 20, "softcap": 5.0})
     yield _case("chunks and sinks", (6, 2, 24, 10), KvFormat.f32, {"window": 16, "mask": "chunked"}, (sinks,))
     yield _case("slopes", (6, 2, 24, 10), KvFormat.f32, {}, (None, sinks))
-    for held in (KvFormat.f16, KvFormat.i8, KvFormat.i4, KvFormat.k8v4):
+    for held in (KvFormat.f16, KvFormat.i8, KvFormat.i4, KvFormat.k8v4, KvFormat.fp8):
         yield _case(f"KV in {held.value}", (8, 4, 40, 20), held, {})
     yield _case("integer scores", (8, 4, 40, 20), KvFormat.i8, {"scores": "i8"}, tolerance=Tolerance(2e-2, 2e-2))
     formats = (KvFormat.i8, KvFormat.f16, KvFormat.f32, KvFormat.i4)

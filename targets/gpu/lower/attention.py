@@ -16,7 +16,7 @@ from mixplan.targets.gpu.tiles import attention_tiles
 
 __all__ = ["attention", "stretch_of"]
 
-_POOLS = {"f32": "*fp32", "f16": "*fp16", "bf16": "*i16", "i8": "*u8", "i4": "*u8"}
+_POOLS = {"f32": "*fp32", "f16": "*fp16", "bf16": "*i16", "i8": "*u8", "i4": "*u8", "fp8": "*u8"}
 """The pointer to a pool of keys or values, by the kernels' name for its format."""
 _KINDS = {KvFormat.k8v4: ("i8", "i4")}
 """Formats whose keys and values differ; of the others both go by the format's own name."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mixplan.runtime.dtypes import DType
-from mixplan.runtime.kv_format import KvCodes
+from mixplan.runtime.errors import UnsupportedError
+from mixplan.runtime.kv_format import KvCodes, KvFloats
 from mixplan.runtime.plan import AttentionLayer
 
 if TYPE_CHECKING:
@@ -19,6 +20,10 @@ def as_stored(g: Graph, x: str, layer: AttentionLayer, size: int, *, keys: bool)
     runs = [(held.keys if keys else held.values, count) for held, count in layer.runs]
     if all(held is DType.f32 for held, _ in runs):
         return x
+    if any(isinstance(held, KvFloats) for held, _ in runs):
+        raise UnsupportedError(
+            "The NPU target keeps no keys and values in fp8: providers have no 8-bit floats.", hint="Give --kv-dtype f16, i8 or i4."
+        )
     parts, first = [], 0
     for held, count in runs:
         part = x if len(runs) == 1 else g.part(x, 1, first, first + count)

@@ -20,7 +20,7 @@ from mixplan.targets.cpu.codegen.writer import Writer
 __all__ = ["check_attention", "emit_attention"]
 
 _MASKS = {"causal": "kMaskCausal", "chunked": "kMaskChunked"}
-_STORAGE = {KvFormat.f32: "Kv::F32", KvFormat.f16: "Kv::F16", KvFormat.i8: "Kv::I8", KvFormat.i4: "Kv::I4", KvFormat.k8v4: "Kv::K8V4"}
+_STORAGE = {held: f"Kv::{held.value.upper()}" for held in KvFormat if held is not KvFormat.bf16}
 
 
 def check_attention(node: Node, values: Sequence[Value]) -> str:

@@ -20,8 +20,8 @@ enum class Zero { None, Point, Minimum };
 enum class Act { F32, BF16, E4M3 };  // E4M3: by rows, with a scale for each
 enum class Fn { None, Silu, Gelu, GeluTanh, Relu, Relu2, Sigmoid, Tanh };
 enum class Rope { Half, Interleaved };
-// What the KV cache holds: numbers, or codes of 8 or 4 bits (K8V4: keys of 8, values of 4); runtime/kv_format.py defines them.
-enum class Kv { F32, F16, I8, I4, K8V4 };
+// What the KV cache holds: numbers (FP8: of 8 bits), or codes of 8 or 4 bits (K8V4: keys of 8, values of 4); runtime/kv_format.py defines them.
+enum class Kv { F32, F16, I8, I4, K8V4, FP8 };
 // What scores are sums of: products of f32, or of int8 queries and codes.
 enum class Scores { F32, I8 };
 // How a product with int8 activations makes them itself when there are few rows: not at all, from x, or from a norm of x.

@@ -2,13 +2,14 @@
 // results' way out.
 #pragma once
 #include "args.h"
+#include "float8.h"
 #include "rope.h"
 #include "vec.h"
 #include "vec_math.h"
 
 namespace mp {
 
-// The type of an element, and the bits of codes; 0 where there are none. Codes are addressed by bytes.
+// The type of an element (8-bit floats are bytes), and the bits of codes; 0 where there are none. Codes are addressed by bytes.
 template <Kv S> struct KvElement { using Type = uint8_t; };
 template <> struct KvElement<Kv::F32> { using Type = float; };
 template <> struct KvElement<Kv::F16> { using Type = uint16_t; };
@@ -81,6 +82,8 @@ MP_INLINE typename A::E* kv_page(const AttentionArgs& a, int64_t slot, int64_t i
 }
 MP_INLINE f32x16 load_kv(const float* p) { return load(p); }
 MP_INLINE f32x16 load_kv(const uint16_t* p) { return load_f16(p); }
+MP_INLINE f32x16 load_kv(const uint8_t* p) { return e4m3_column((i32x16)__builtin_convertvector(load_as<u8x16>(p), u32x16), 0); }
+MP_INLINE void store_kv(uint8_t* p, f32x16 v) { store_as(p, e4m3_codes(v)); }
 MP_INLINE void store_kv(float* p, f32x16 v) { store(p, v); }
 MP_INLINE void store_kv(uint16_t* p, f32x16 v) { store_as(p, f32_to_f16(v)); }
 

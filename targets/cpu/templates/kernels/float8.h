@@ -30,6 +30,13 @@ MP_INLINE f32x16 round_e4m3(f32x16 v) {
   return (f32x16)((i32x16)select(size < 0x1p-6f, small, normal) | ((i32x16)v & splat((int32_t)0x80000000)));
 }
 
+// The codes of the nearest numbers.
+MP_INLINE u8x16 e4m3_codes(f32x16 v) {
+  const u32x16 bits = (u32x16)round_e4m3(v), size = bits & 0x7fffffff;
+  const u32x16 small = (u32x16)to_int((f32x16)size * 512.0f), normal = (size >> 20) - (120 << 3), is_small = (u32x16)((f32x16)size < 0x1p-6f);
+  return __builtin_convertvector((is_small & small) | (~is_small & normal) | (bits >> 24 & 0x80), u8x16);
+}
+
 // A row's numbers before its scale, to y [k up to 16]; returns the scale. A NaN in x makes it NaN: magnitudes are compared as integers.
 MP_INLINE float e4m3_row(const float* x, int64_t k, float* y) {
   i32x16 m = splat(0);
