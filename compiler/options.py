@@ -114,6 +114,7 @@ def parse_options(
     provider: str | None = None,
     activation_type: str | None = None,
     placing: PlacingRules | None = None,
+    tune: bool = False,
 ) -> Options:
     """Raises OptionError for what is not allowed."""
 
@@ -125,7 +126,7 @@ def parse_options(
     parsed = parse_scheme(named, group_size=group_of(named), asymmetric=not symmetric)
     label = str(parsed) if source is None else SOURCE if source == "f32" else f"{SOURCE}:A8"
     rules = tuple(parse_override(text, group_size=group_of(text.rpartition("=")[2]), asymmetric=not symmetric) for text in overrides)
-    units = parse_units(targets, provider, activation_type, isa, placing)
+    units = parse_units(targets, provider, activation_type, isa, placing, tune)
     if group_size not in GROUP_SIZES:
         raise OptionError(f"group_size is {group_size}; allowed are {', '.join(map(str, GROUP_SIZES))}.")
     pass_options = PassOptions(scheme=parsed, overrides=rules, target=units.names[0], user_passes=tuple(passes))
@@ -141,6 +142,7 @@ def parse_options(
         "kv_dtype": kv_dtype or attention.kv,
         "max_step_tokens": str(max_step_tokens),
         **({} if attention_scores is None else {"attention_scores": attention_scores}),
+        **({"tune": "true"} if tune else {}),
         **({} if provider is None else {"provider": provider}),
         **({} if activation_type is None else {"activation_type": activation_type}),
     }

@@ -82,6 +82,7 @@ def compile(  # noqa: A001 - the package's verb
     boundary_below: str | None = None,
     transfer: str | None = None,
     unit_costs: Sequence[str] = (),
+    tune: bool = False,
 ) -> CompileReport:
     """Compile a checkpoint (a Hugging Face directory, a GGUF file, an nn.Module in memory) into the plan directory `output`.
 
@@ -112,6 +113,9 @@ def compile(  # noqa: A001 - the package's verb
     step that costs are worked out for (256). A region leaves the first unit only where its compute takes more than move_above there
     ("100us") and less than boundary_below crosses its borders ("1MB"). transfer: "8GB/s+20us", a rate and a time. unit_costs: what
     a target does not know of itself, as in "npu:int8=40TOPS,bandwidth=60GB/s,call=50us". See docs/explanation/placement.md.
+
+    tune: time the tile shapes of the gpu target's kernels on the GPU that is here, which must run one of the architectures, and keep the
+    best in the user's cache; known ones come from there. Without it they come from a table, and the plan is the same on every machine.
 
     The plan appears whole or not at all. Options are checked before the checkpoint is opened, overrides against the model's layers before
     weights are read or kernels compiled. Raises CheckpointError, UnsupportedError (naming node, op and source line), OptionError,
@@ -160,6 +164,7 @@ def compile(  # noqa: A001 - the package's verb
         provider=provider,
         activation_type=activation_type,
         placing=placing if any(one is not None for one in stated) else None,
+        tune=tune,
     )
     check_static(options, fitting, searches=request is not None)
     options = options.with_facts(fitting.facts) if request is None else options.searched(request.promise.label, request.facts)

@@ -15,7 +15,7 @@ from mixplan.targets.registry import get_target
 
 __all__ = ["NPU", "ProviderTarget", "Units", "parse_units"]
 
-NPU = "npu"
+NPU, GPU = "npu", "gpu"
 
 
 @runtime_checkable
@@ -39,7 +39,7 @@ class LeveledTarget(Protocol):
 
 @dataclass(frozen=True)
 class Units:
-    """Names of targets, in order of preference, and what was chosen for them: see CompileOptions for the last three."""
+    """Names of targets, in order of preference, and what was chosen for them: see CompileOptions."""
 
     names: tuple[str, ...] = ("cpu",)
     provider: str = ""
@@ -48,6 +48,7 @@ class Units:
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     placing: PlacingRules | None = None
     """How to weigh the targets against each other; None gives a node to the first that takes it."""
+    tune: bool = False
 
     def target(self, name: str) -> Target:
         """The target called `name`."""
@@ -64,7 +65,7 @@ class Units:
 
     def options(self, name: str) -> CompileOptions:
         """What a region of the target `name` is compiled with."""
-        return CompileOptions(levels=levels_for(name, self.levels), activation=self.activation, ranges=self.ranges)
+        return CompileOptions(levels=levels_for(name, self.levels), activation=self.activation, ranges=self.ranges, tune=self.tune)
 
     def at(self, levels: Sequence[str]) -> Units:
         """The same, with other levels."""
@@ -86,7 +87,12 @@ class Units:
 
 
 def parse_units(
-    names: Sequence[str], provider: str | None, activation: str | None, levels: Sequence[str] | None, placing: PlacingRules | None
+    names: Sequence[str],
+    provider: str | None,
+    activation: str | None,
+    levels: Sequence[str] | None,
+    placing: PlacingRules | None,
+    tune: bool = False,
 ) -> Units:
     """Raises OptionError for names that are not known, and for choices that no target of these has.
 
@@ -109,12 +115,17 @@ def parse_units(
             raise OptionError(
                 f"{option} is {value!r}, which is for the NPU, and the target is {' '.join(names)}.", hint="Give --target npu."
             )
-    units = Units(
-        tuple(names), provider or "", activation or "", tuple(levels or ()), placing=(placing or PlacingRules()) if mixed else None
-    )
+    if tune and GPU not in names:
+        raise OptionError(f"tune is for the GPU, and the target is {' '.join(names)}.", hint="Give --target gpu.")
+    weighed = (placing or PlacingRules()) if mixed else None
+    units = Units(tuple(names), provider or "", activation or "", tuple(levels or ()), placing=weighed, tune=tune)
     check_levels(units.names, units.levels)
     for target in units.targets():
         target.resolve_levels(levels_for(target.name, units.levels))
+    if tune:
+        from mixplan.targets.gpu.tuning.run import gpu_for
+
+        gpu_for(units.target(GPU).resolve_levels(levels_for(GPU, units.levels)))
     if activation is not None:
         from mixplan.targets.npu.target import check_activation
 

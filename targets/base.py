@@ -49,13 +49,15 @@ class CompileOptions:
 
     levels: the binaries wanted, () for all that the target makes by default. jobs: compilers to run at once, 0 for one on each core.
     activation: the integer type of activations with static scales, "" for the target's own choice. ranges: smallest and largest number of
-    what is rounded with such scales, by the name of the plan's value.
+    what is rounded with such scales, by the name of the plan's value. tune: time the shapes of kernels on the hardware that is
+    here, as far as they are not known yet.
     """
 
     levels: tuple[str, ...] = ()
     jobs: int = 0
     activation: str = ""
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    tune: bool = False
 
 
 @dataclass(frozen=True)

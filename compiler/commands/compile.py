@@ -84,6 +84,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--unit-cost", "unit_costs", multiple=True, metavar="UNIT:FACTS", help="With A+B: such as npu:int8=40TOPS,bandwidth=60GB/s.")
 @click.option("--isa", default="all", show_default=True, help="ISA levels to build, by comma; `native` is the best that this machine has.")
 @click.option("--arch", help="GPU architectures to build, by comma: sm_80, sm_90, sm_100, gfx942, or jit. Default: all but jit.")
+@click.option("--tune", is_flag=True, help="Time tile shapes on the GPU that is here, and keep the best for this GPU.")
 @click.option(
     "--kv-dtype",
     metavar="FORMATS",

@@ -49,5 +49,8 @@ class Backend(Protocol):
     def graph(self, launches: Sequence[Ready]) -> Ready | None:
         """All launches as one, None where the back end has no such thing."""
 
+    def seconds(self, launches: Sequence[Ready]) -> float:
+        """What all launches together take on the device, the median of some rounds."""
+
     def close(self) -> None:
         """Give everything back."""

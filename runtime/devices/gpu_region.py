@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +15,9 @@ from mixplan.runtime.devices.gpu_program import Argument, Program, Sizes
 from mixplan.runtime.errors import InternalError, PlanError
 from mixplan.runtime.hal import Array, CacheSpec, Fault, RegionDecoder, Step
 from mixplan.runtime.kv_format import KvCodes
-from mixplan.runtime.plan import AttentionLayer, Value, dim_value
-from mixplan.runtime.plan_io import LoadedPlan
+from mixplan.runtime.plan import AttentionLayer, Plan, Value, dim_value
 
-__all__ = ["GpuRegion", "stretches_of"]
+__all__ = ["GpuRegion", "PlanData", "stretches_of"]
 
 _GRAPHS = 64  # graphs of decode steps that are kept, one for each number of tokens
 _PARAMETERS = 2  # scale and minimum of a token's head, f16
@@ -33,11 +32,19 @@ def stretches_of(step: Step, longest: int) -> np.ndarray[Any, np.dtype[np.int32]
     return np.array(out, np.int32).reshape(-1, 2)
 
 
+class PlanData(Protocol):
+    """What a region needs of a plan; see LoadedPlan."""
+
+    plan: Plan
+
+    def constant(self, index: int) -> Array: ...
+
+
 class GpuRegion:
     """A loaded region; see LoadedRegion."""
 
     def __init__(
-        self, plan: LoadedPlan, region_index: int, caches: CacheSpec, backend: Backend, program: Program, binaries: memoryview
+        self, plan: PlanData, region_index: int, caches: CacheSpec, backend: Backend, program: Program, binaries: memoryview
     ) -> None:
         region = plan.plan.regions[region_index]
         self.implementation = ""
@@ -166,9 +173,13 @@ class GpuRegion:
         sizes = Sizes(step.tokens, step.rows, len(stretches))
         decode = len(np.unique(step.sequences)) == step.tokens <= self._program.decode_tokens
         self._launch(sizes, decode)
+        return self.results(sizes)
+
+    def results(self, sizes: Sizes) -> dict[int, Array]:
+        """The region's outputs after the launches of a step of these sizes."""
         made = {}
         for value, declared, offset in self._outputs:
-            made[value] = np.empty(_shape(step, declared), declared.dtype.numpy)
+            made[value] = np.empty(_shape(sizes, declared), declared.dtype.numpy)
             self._backend.download(self._arena, offset, made[value])
         return made
 
@@ -176,7 +187,7 @@ class GpuRegion:
         if decode:
             self._decode(sizes)
         else:
-            for ready in self._launches(sizes, "prefill"):
+            for ready in self.launches(sizes, "prefill"):
                 ready()
 
     def _decode(self, sizes: Sizes) -> None:
@@ -187,7 +198,7 @@ class GpuRegion:
             self._graph_launches += 1
             graph()
             return
-        launches = self._launches(sizes, "decode")
+        launches = self.launches(sizes, "decode")
         if key in self._graphs and len(self._graphs) <= _GRAPHS:
             self._graphs[key] = graph = self._backend.graph(launches)
             if graph is not None:
@@ -197,7 +208,8 @@ class GpuRegion:
         for ready in launches:
             ready()
 
-    def _launches(self, sizes: Sizes, mode: str) -> list[Ready]:
+    def launches(self, sizes: Sizes, mode: str) -> list[Ready]:
+        """The launches of a step of these sizes; mode: decode or prefill, see `Launch`."""
         made = []
         for launch in self._program.launches:
             if launch.mode not in ("", mode) or (launch.rows is not None and not launch.least <= launch.rows.at(sizes) <= launch.most):
@@ -245,5 +257,5 @@ class GpuRegion:
         self._backend.close()
 
 
-def _shape(step: Step, value: Value) -> tuple[int, ...]:
+def _shape(step: Step | Sizes, value: Value) -> tuple[int, ...]:
     return tuple(dim_value(dim, tokens=step.tokens, rows=step.rows) for dim in value.shape)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from mixplan.runtime.devices.gpu_driver import find_driver
 from mixplan.runtime.errors import OptionError
 from mixplan.runtime.hardware import Hardware
+from mixplan.targets.gpu.tile import Tiles
 
 __all__ = ["ARCHS", "DEFAULT", "JIT", "Arch", "arch_of", "resolve_archs"]
 
@@ -17,7 +18,7 @@ class Arch:
     """units: streaming multiprocessors (compute units on AMD) of the largest GPU of the kind. shared: bytes of shared memory of a block.
 
     fp8: whether it multiplies e4m3 numbers as the OCP format defines them. devices: what it stands for. nominal: the record of the largest
-    GPU of the kind, from its maker's data sheet, for machines without one.
+    GPU of the kind, from its maker's data sheet, for machines without one. tuned: tiles that take the place of the table's.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Arch:
     fp8: bool
     devices: str
     nominal: Hardware = field(hash=False, default=Hardware("gpu"))
+    tuned: Tiles | None = field(hash=False, compare=False, default=None)
 
 
 def _nominal(model: str, arch: str, cores: int, clock: float, memory: int, rate: float, link: float) -> Hardware:

@@ -17,7 +17,7 @@ from mixplan.runtime.errors import InternalError, MissingExtraError
 from mixplan.targets.cpu.cache import cached_kernel, find_cached
 from mixplan.targets.gpu.builds import Build, BuildRequest, build_key
 
-__all__ = ["build_all", "compiler_identity"]
+__all__ = ["build_all", "build_each", "compiler_identity"]
 
 _SUFFIX = ".gpu"
 
@@ -44,23 +44,45 @@ def build_all(wanted: Sequence[tuple[str, BuildRequest]], jobs: int = 0) -> list
 
     jobs: processes that build at once, 0 for one on each core. Raises InternalError with the compiler's message where one does not build.
     """
+    builds = []
+    for build in build_each(wanted, jobs):
+        if isinstance(build, InternalError):
+            raise build
+        builds.append(build)
+    return builds
+
+
+def build_each(wanted: Sequence[tuple[str, BuildRequest]], jobs: int = 0) -> list[Build | InternalError]:
+    """As `build_all`, with the error in the place of what does not build."""
     compiler = compiler_identity()
     keys = [build_key(request, arch, compiler) for arch, request in wanted]
     missing = {key: one for key, one in zip(keys, wanted, strict=True) if find_cached(key, _SUFFIX) is None}
-    made: dict[str, bytes] = {}
+    made: dict[str, bytes | InternalError] = {}
     if missing:
         count = min(jobs or allowed_cores(), len(missing))
         shares = [list(missing)[i::count] for i in range(count)]
         with ThreadPoolExecutor(count) as pool:
             for share in pool.map(lambda share: _build_share([(key, *missing[key]) for key in share]), shares):
                 made.update(share)
-    builds: dict[str, Build] = {}
+    builds: dict[str, Build | InternalError] = {}
     for key in dict.fromkeys(keys):
-        builds[key] = _unpack(cached_kernel(key, lambda key=key: made[key], _SUFFIX).read_bytes())  # type: ignore[misc]
+        data = made.get(key)
+        builds[key] = data if isinstance(data, InternalError) else _kept(key, data)
     return [builds[key] for key in keys]
 
 
-def _build_share(share: Sequence[tuple[str, str, BuildRequest]]) -> dict[str, bytes]:
+def _kept(key: str, data: bytes | None) -> Build:
+    """The build that was just made, or None: that was found, from the cache."""
+
+    def make() -> bytes:
+        if data is None:
+            raise InternalError(f"The build {key} left the cache while it was wanted.")
+        return data
+
+    return _unpack(cached_kernel(key, make, _SUFFIX).read_bytes())
+
+
+def _build_share(share: Sequence[tuple[str, str, BuildRequest]]) -> dict[str, bytes | InternalError]:
     """Builds by key, made by one process."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TRITON_")}
     with tempfile.TemporaryDirectory(prefix="mixplan-gpu-") as name:
@@ -75,11 +97,12 @@ def _build_share(share: Sequence[tuple[str, str, BuildRequest]]) -> dict[str, by
             env=environment,
             check=False,
         )
-        made = {}
+        made: dict[str, bytes | InternalError] = {}
         for i, (key, arch, request) in enumerate(share):
             facts, error = folder / f"{i}.json", folder / f"{i}.error"
-            if not facts.exists():
-                told = error.read_text() if error.exists() else done.stderr[-2000:]
-                raise InternalError(f"The kernel {request.kernel} does not build for {arch} with {dict(request.constants)}: {told}")
-            made[key] = _pack(facts.read_text(), (folder / f"{i}.bin").read_bytes())
+            if facts.exists():
+                made[key] = _pack(facts.read_text(), (folder / f"{i}.bin").read_bytes())
+                continue
+            told = error.read_text() if error.exists() else done.stderr[-2000:]
+            made[key] = InternalError(f"The kernel {request.kernel} does not build for {arch} with {dict(request.constants)}: {told}")
         return made

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
-__all__ = ["Build", "BuildRequest", "Constant", "build_key"]
+import msgspec
+
+from mixplan.runtime.devices.gpu_program import Program
+
+__all__ = ["Build", "BuildRequest", "Constant", "build_key", "sources_digest", "with_builds"]
 
 Constant: TypeAlias = bool | int | float | str
 
@@ -60,14 +64,25 @@ class Build:
 
 
 @cache
-def _sources() -> bytes:
+def sources_digest() -> str:
+    """SHA-256 of the sources of all kernels."""
     digest = hashlib.sha256()
     for path in sorted(_KERNELS.glob("*.py")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.digest()
+    return digest.hexdigest()
 
 
 def build_key(request: BuildRequest, arch: str, compiler: str) -> str:
     """SHA-256 over everything that the binary depends on: the sources of all kernels, the request, the architecture and the compiler."""
     text = json.dumps([request.as_json(), arch, compiler], sort_keys=True)
-    return hashlib.sha256(_sources() + text.encode()).hexdigest()
+    return hashlib.sha256(bytes.fromhex(sources_digest()) + text.encode()).hexdigest()
+
+
+def with_builds(program: Program, builds: Sequence[Build]) -> Program:
+    """The program with what its builds tell; binaries stand one after the other."""
+    kernels, offset = [], 0
+    for kernel, build in zip(program.kernels, builds, strict=True):
+        facts = {name: getattr(build, name) for name in ("entry", "shared", "threads", "registers", "spilled")}
+        kernels.append(msgspec.structs.replace(kernel, offset=offset, nbytes=len(build.data), **facts))
+        offset += len(build.data)
+    return msgspec.structs.replace(program, kernels=tuple(kernels))

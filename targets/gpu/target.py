@@ -15,22 +15,18 @@ from mixplan.runtime.plan import Node, Plan, Region, Value
 from mixplan.targets.base import Capabilities, CompiledRegion, CompileOptions, CostModel, Support
 from mixplan.targets.gpu.arch import ARCHS, DEFAULT, JIT, resolve_archs
 from mixplan.targets.gpu.build import build_all, compiler_identity
-from mixplan.targets.gpu.builds import Build
+from mixplan.targets.gpu.builds import Build, with_builds
 from mixplan.targets.gpu.costs import gpu_costs, gpu_record
 from mixplan.targets.gpu.listing import listing
 from mixplan.targets.gpu.lower.region import lower_region, refusal
+from mixplan.targets.gpu.tuning.run import tuned_archs
 
 __all__ = ["GpuTarget", "with_binaries"]
 
 
 def with_binaries(program: Program, builds: Sequence[Build], compiler: str) -> bytes:
     """The file of a program whose kernels were built."""
-    kernels, offset = [], 0
-    for kernel, build in zip(program.kernels, builds, strict=True):
-        facts = {name: getattr(build, name) for name in ("entry", "shared", "threads", "registers", "spilled")}
-        kernels.append(msgspec.structs.replace(kernel, offset=offset, nbytes=len(build.data), **facts))
-        offset += len(build.data)
-    done = msgspec.structs.replace(program, compiler=compiler, kernels=tuple(kernels))
+    done = msgspec.structs.replace(with_builds(program, builds), compiler=compiler)
     return encode_program(done, [build.data for build in builds])
 
 
@@ -72,7 +68,11 @@ class GpuTarget:
     def compile(self, plan: Plan, region: Region, options: CompileOptions) -> CompiledRegion:
         """See Target.compile. All architectures are built together, `options.jobs` kernels at a time."""
         levels = resolve_archs(options.levels)
-        lowered = {level: lower_region(plan, region, ARCHS[level]) for level in levels}
+        archs = {level: ARCHS[level] for level in levels}
+        notes: tuple[str, ...] = ()
+        if options.tune:
+            archs, notes = tuned_archs(plan, region, archs, options.jobs)
+        lowered = {level: lower_region(plan, region, archs[level]) for level in levels}
         wanted = [(level, request) for level, (_, requests) in lowered.items() if level != JIT for request in requests]
         compiler = compiler_identity()
         builds = build_all(wanted, options.jobs)
@@ -102,4 +102,5 @@ class GpuTarget:
                 "spilled": spilled,
                 "levels": list(levels),
             },
+            notes=notes,
         )

@@ -1,32 +1,20 @@
 """Tile shapes of the matrix and attention kernels, by architecture and by what is multiplied.
 
 The table's entries are chosen so that every build fits into the registers and the shared memory of its architecture (a test builds them);
-none of them was timed on hardware yet: benchmarks/gpu_check.py is there for that.
+none of them was timed on hardware yet. Where a GPU is present, `--tune` times others (tuning/), and what won takes the table's place by way
+of `Arch.tuned`, under the keys that are made here.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from mixplan.runtime.formats import WeightFormat
 from mixplan.targets.gpu.arch import Arch
+from mixplan.targets.gpu.tile import Tile
 
 __all__ = ["SIZES", "Tile", "attention_tiles", "gemm_tile", "product_kind"]
 
 SIZES: tuple[tuple[str, int, int], ...] = (("decode", 1, 16), ("small", 17, 64), ("large", 65, 1 << 30))
 """Classes of steps, by their number of rows (from, to): each has a launch of its own."""
-
-
-@dataclass(frozen=True)
-class Tile:
-    """BLOCK_M, BLOCK_N, BLOCK_K, the number of splits of the columns, warps and pipeline stages."""
-
-    m: int
-    n: int
-    k: int
-    split: int = 1
-    warps: int = 4
-    stages: int = 3
 
 
 # (class, kind) -> tile; kinds: a16 (bf16 products), a16x (the same, of formats that take more registers to unpack: two planes, codebooks,
@@ -55,8 +43,8 @@ _AMD: dict[tuple[str, str], Tile] = {
 _MOST_SPLITS = 8
 
 
-def gemm_tile(arch: Arch, size: str, kind: str, packed_rows: int, columns: int, group: int) -> Tile:
-    """The tile of a product with [packed_rows, columns] of scale group `group` (0: per row) in steps of class `size`.
+def gemm_tile(arch: Arch, size: str, kind: str, packed_rows: int, columns: int, group: int, bits: int = 0) -> Tile:
+    """The tile of a product with [packed_rows, columns] of scale group `group` (0: per row) in steps of class `size`; bits: of a weight.
 
     Small steps have one tile of rows, so their columns are split until each unit has about two programs.
     """
@@ -69,7 +57,9 @@ def gemm_tile(arch: Arch, size: str, kind: str, packed_rows: int, columns: int, 
         steps = -(-columns // k)
         while split < _MOST_SPLITS and programs * split < arch.units and split * 4 <= steps:
             split *= 2
-    return Tile(tile.m, tile.n, k, split, tile.warps, tile.stages)
+    found = Tile(tile.m, tile.n, k, split, tile.warps, tile.stages)
+    key = f"gemm {size} {kind} {packed_rows}x{columns} group {group} bits {bits}"
+    return found if arch.tuned is None else arch.tuned.get(key, found)
 
 
 def product_kind(fmt: WeightFormat) -> str:
@@ -83,6 +73,13 @@ def attention_tiles(arch: Arch, dim: int, held: str) -> tuple[Tile, Tile]:
     """(decode, prefill) for heads of `dim` elements in a cache of format `held`. Of a decode tile m is nothing, split the parts of a
     context.
     """
+    found = _attention_table(arch, dim, held)
+    if arch.tuned is None:
+        return found
+    return arch.tuned.get(f"attention decode {held} {dim}", found[0]), arch.tuned.get(f"attention prefill {held} {dim}", found[1])
+
+
+def _attention_table(arch: Arch, dim: int, held: str) -> tuple[Tile, Tile]:
     coded, four_bits = held in ("i8", "i4", "k8v4"), held in ("i4", "k8v4")
     nvidia = arch.name.startswith("sm_")
     if held == "f32":

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from mixplan.targets.gpu.arch import JIT
 
 __all__ = ["TorchBackend", "gpu_of_torch"]
 
+_ROUNDS = 15
 _TYPES = {
     "*fp32": "float32",
     "*fp64": "float64",
@@ -116,6 +118,18 @@ class TorchBackend:
     def graph(self, launches: Sequence[Ready]) -> Ready | None:
         """None: launches go through Triton's own launcher."""
         return None
+
+    def seconds(self, launches: Sequence[Ready]) -> float:
+        """See Backend.seconds; by the host's clock."""
+        times = []
+        for _ in range(1 if self._interpret else _ROUNDS):
+            started = perf_counter()
+            for launch in launches:
+                launch()
+            if not self._interpret:
+                self._torch.cuda.synchronize()
+            times.append(perf_counter() - started)
+        return float(np.median(times))
 
     def close(self) -> None:
         """Memory goes with the last tensor."""

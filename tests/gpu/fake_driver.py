@@ -18,6 +18,7 @@ import msgspec
 from mixplan.runtime.devices.gpu_api import CUDA, Api
 from mixplan.runtime.devices.gpu_driver import Driver
 from mixplan.targets.cpu.cache import cache_root
+from mixplan.targets.gpu.builds import Build, BuildRequest
 
 LAYOUT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(ctypes.c_uint))
 RUN = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_char_p, ctypes.POINTER(ctypes.c_uint), ctypes.POINTER(ctypes.c_uint64))
@@ -166,6 +167,27 @@ class FakeDriver:
         if name in self.kernels:
             self.kernels[name](self, grid, given)
         return self.milliseconds(name, grid, shape[3])
+
+
+class Builds:
+    """In the compiler's place: binaries that only say what their kernel takes. requests: what was wanted, by entry."""
+
+    def __init__(self) -> None:
+        self.requests: dict[str, BuildRequest] = {}
+        self._made: dict[tuple[str, str], Build] = {}
+
+    def __call__(self, wanted: Sequence[tuple[str, BuildRequest]], jobs: int = 0) -> list[Build]:
+        return [self._build(arch, request) for arch, request in wanted]
+
+    def _build(self, arch: str, request: BuildRequest) -> Build:
+        key = (arch, repr(request.as_json()))
+        if key not in self._made:
+            entry = f"{request.kernel.replace(':', '_')}_{len(self.requests)}"
+            self.requests[entry] = request
+            sizes = [8 if kind.startswith("*") else 4 for kind in request.types if kind] + [8, 8]
+            threads = request.warps * (64 if arch == "gfx942" else 32)
+            self._made[key] = Build(text_image(entry, sizes), entry, 1024, threads, 32, 0)
+        return self._made[key]
 
 
 def prototype(api: Api, name: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,30 +14,11 @@ from mixplan.runtime import load
 from mixplan.runtime.devices import gpu
 from mixplan.runtime.devices.gpu_api import CUDA, DRIVERS, Api
 from mixplan.runtime.errors import CapacityError
-from mixplan.targets.gpu.builds import Build, BuildRequest
-
-
-class Builds:
-    """In the compiler's place: binaries that only say what their kernel takes. types: of each, by the entry that it was given."""
-
-    def __init__(self, image: Callable[[str, Sequence[int]], bytes]) -> None:
-        self._image = image
-        self.types: dict[str, tuple[str, ...]] = {}
-
-    def __call__(self, wanted: Sequence[tuple[str, BuildRequest]], jobs: int = 0) -> list[Build]:
-        made = []
-        for arch, request in wanted:
-            entry = f"{request.kernel.replace(':', '_')}_{len(self.types)}"
-            self.types[entry] = tuple(kind for kind in request.types if kind)
-            sizes = [8 if kind.startswith("*") else 4 for kind in self.types[entry]] + [8, 8]
-            threads = request.warps * (64 if arch == "gfx942" else 32)
-            made.append(Build(self._image(entry, sizes), entry, 1024, threads, 32, 0))
-        return made
 
 
 @pytest.fixture(scope="module")
-def made(fake_driver: Any, tiny_llama_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Builds]]:
-    builds = Builds(fake_driver.text_image)
+def made(fake_driver: Any, tiny_llama_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Any]]:
+    builds = fake_driver.Builds()
     plan = tmp_path_factory.mktemp("driver") / "W4A8.plan"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mixplan.targets.gpu.target.build_all", builds)
@@ -50,7 +31,7 @@ OPTIONS = {"device": "gpu", "max_sequences": 8, "kv_tokens": 512}
 
 
 @pytest.mark.parametrize("api", DRIVERS, ids=["cuda", "hip"])
-def test_a_decoder_from_load_to_close(api: Api, made: tuple[Path, Builds], fake_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decoder_from_load_to_close(api: Api, made: tuple[Path, Any], fake_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     plan, builds = made
     fake = fake_gpu(api)
     monkeypatch.setattr(gpu, "find_driver", lambda: (fake.driver(), ""))
@@ -62,7 +43,7 @@ def test_a_decoder_from_load_to_close(api: Api, made: tuple[Path, Builds], fake_
     def append(driver: Any, grid: tuple[int, ...], values: tuple[int, ...]) -> None:
         seen["positions"].append(np.frombuffer(driver.bytes_at(values[-5]), np.int32)[: grid[0]].tolist())
 
-    for entry in builds.types:
+    for entry in builds.requests:
         if entry.startswith("embedding"):
             fake.kernels[entry] = embedding
         if entry.startswith("kv_append"):
@@ -78,7 +59,7 @@ def test_a_decoder_from_load_to_close(api: Api, made: tuple[Path, Builds], fake_
         assert seen["ids"] == [[*range(40, 61)]]
         assert seen["positions"] and all(one == [*range(21)] for one in seen["positions"])
         launched = fake.launches
-        _check(api, launched, builds.types)
+        _check(api, launched, builds.requests)
         prefill = fake.get("direct")
         # Steps of one token of one sequence: launched, captured, replayed; then of two sequences, for which all that begins anew.
         for step, (graphs, replays) in enumerate([(0, 0), (1, 1), (1, 2), (1, 2), (2, 3), (2, 4)]):
@@ -92,21 +73,21 @@ def test_a_decoder_from_load_to_close(api: Api, made: tuple[Path, Builds], fake_
         decode = fake.get("direct") - prefill
         assert fake.get("captured") == decode > 20 and fake.get("executed") == len(launched) == prefill + 3 * decode
         assert model.metrics().regions["r0_gpu"]["graph_steps"] == 2.0
-        _check(api, launched, builds.types)
+        _check(api, launched, builds.requests)
     assert fake.report() == ""
 
 
-def _check(api: Api, launches: Sequence[tuple[str, Any, int, int, tuple[int, ...]]], types: dict[str, tuple[str, ...]]) -> None:
+def _check(api: Api, launches: Sequence[tuple[str, Any, int, int, tuple[int, ...]]], requests: dict[str, Any]) -> None:
     """Blocks are whole warps; pointers that kernels were built to take as multiples of 16 bytes are; the two for scratch are null."""
     for entry, _, threads, shared, values in launches:
         assert threads % (32 if api is CUDA else 64) == 0 and shared == 1024
         assert values[-2:] == (0, 0)
-        for kind, value in zip(types[entry], values, strict=False):
+        for kind, value in zip(filter(None, requests[entry].types), values, strict=False):
             if kind.startswith("*"):
                 assert value > 1 << 52 and (kind.endswith("!") or value % 16 == 0), (entry, kind)
 
 
-def test_every_allocation_may_fail(made: tuple[Path, Builds], fake_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_allocation_may_fail(made: tuple[Path, Any], fake_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever it is: the error says so, and what came before is given back."""
     fake = fake_gpu(CUDA)
     monkeypatch.setattr(gpu, "find_driver", lambda: (fake.driver(), ""))

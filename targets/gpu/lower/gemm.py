@@ -94,7 +94,7 @@ def _product(b: Builder, node: Node) -> None:
     kind = "a8" if integers else "fp8" if floats else product_kind(fmt)
     most = b.most(count)
     sizes = [(least, up) for _, least, up in SIZES if least <= most]
-    tiles = [gemm_tile(b.arch, name, kind, blocks * LANES, padded, fmt.group_size) for name, least, _ in SIZES if least <= most]
+    tiles = [gemm_tile(b.arch, name, kind, blocks * LANES, padded, fmt.group_size, fmt.bits) for name, least, _ in SIZES if least <= most]
     quantized = _quantizing_user(b, node, tiles) if gated else None
     outputs: list[View | None] = [b.define(value) for value in (quantized[0].outputs if quantized else node.outputs)]
     outputs += [None] * (3 - len(outputs))
@@ -161,7 +161,7 @@ def _experts(b: Builder, node: Node) -> None:
     tokens: Dim = ids.shape[0]
     if ids.dtype is not DType.i64:
         ids = b.copy(ids, DType.i64)
-    tile = gemm_tile(b.arch, "decode", product_kind(fmt), 1 << 30, fmt.padded_columns(columns), fmt.group_size)
+    tile = gemm_tile(b.arch, "decode", product_kind(fmt), 1 << 30, fmt.padded_columns(columns), fmt.group_size, fmt.bits)
     book, options = format_arguments(fmt)
     most_pairs = b.most(tokens) * chosen
     most_tiles = min(most_pairs, ceil_div(most_pairs, _ROUTE_M) + experts + 1)
