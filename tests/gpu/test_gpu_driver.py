@@ -98,6 +98,24 @@ def test_memory_launches_and_graphs(api: Api, fake_gpu: Any, fake_driver: Any) -
 
 
 @both
+def test_the_time_of_launches_is_the_devices(api: Api, fake_gpu: Any, fake_driver: Any) -> None:
+    """As one graph, or where there is no room for one, one after the other; the driver's clock runs only while kernels do."""
+    for refuse in (0, 1):
+        fake = fake_gpu(api)
+        fake.set("refuse", refuse)
+        fake.set("room", 1 << 20)  # less than is written between rounds where there is room
+        fake.milliseconds = lambda entry, grid, threads: float(grid[0])
+        backend = DriverBackend(fake.driver())
+        program, binaries = _program(backend.arch, ("rope", (4, 8, 8)), module=fake_driver)
+        (function,) = backend.load(program, binaries)
+        ready = [backend.prepare(function, program.kernels[0], (size, 1, 1), [3]) for size in (2, 5)]
+        assert backend.seconds(ready) == pytest.approx(7e-3)
+        assert (fake.get("replays") > 5, fake.get("direct") > 12) == (not refuse, bool(refuse))
+        backend.close()
+        assert fake.report() == ""
+
+
+@both
 def test_short_memory_and_refused_modules(api: Api, fake_gpu: Any, fake_driver: Any) -> None:
     fake = fake_gpu(api)
     fake.set("room", 1 << 16)
