@@ -59,7 +59,7 @@ def targets_command(ctx: click.Context, conformance: str | None, ops: str | None
 
 
 # Beginnings of the names of instruction sets that kernels may use; others tell a reader nothing about speed.
-_TELLING = ("sse4", "avx", "amx", "fma", "f16c", "asimd", "i8mm", "bf16", "sve", "sme")
+_TELLING = ("sse4", "avx", "amx", "fma", "f16c", "asimd", "i8mm", "bf16", "sve")
 
 
 def _device(record: dict[str, Any]) -> Any:
