@@ -13,13 +13,25 @@ from numpy.typing import NDArray
 
 from mixplan.runtime.devices.npu_buckets import Bucket
 from mixplan.runtime.devices.npu_providers import PROVIDERS, Provider
-from mixplan.runtime.errors import MissingExtraError, OptionError, PlanError, ProviderError, UnsupportedError
+from mixplan.runtime.errors import (
+    CapacityError,
+    InternalError,
+    MissingExtraError,
+    MixplanError,
+    OptionError,
+    PlanError,
+    ProviderError,
+    RequestError,
+    UnsupportedError,
+)
 from mixplan.runtime.hal import Array
 
 __all__ = ["CPU", "Sessions", "choose_provider", "import_onnxruntime", "provider_options"]
 
 CPU = PROVIDERS[0]
 _KEPT = 8
+# How onnxruntime's arenas and the C++ library tell it.
+_NO_MEMORY = ("failed to allocate", "bad_alloc", "bad allocation", "out of memory")
 _NO_FALLBACK = "session.disable_cpu_ep_fallback"
 
 
@@ -78,9 +90,22 @@ class Sessions:
         """The provider of each ONNX node, by its name; nodes that onnxruntime made of several have a name of its own."""
 
     def run(self, bucket: Bucket, outputs: Sequence[str], inputs: Mapping[str, Array]) -> list[Array]:
-        """The outputs of these names."""
-        made: list[Array] = self.get(bucket).run(list(outputs), dict(inputs))
+        """The outputs of these names. CapacityError where memory is short, RequestError for an index that is out of range."""
+        session = self.get(bucket)
+        try:
+            made: list[Array] = session.run(list(outputs), dict(inputs))
+        except Exception as error:  # onnxruntime's errors share no class of their own
+            raise self._failed(error) from error
         return made
+
+    def _failed(self, error: Exception) -> MixplanError:
+        text = " ".join(str(error).split())[:600]
+        if isinstance(error, MemoryError) or any(words in text.lower() for words in _NO_MEMORY):
+            words = f"The provider {self._provider.name!r} has no memory for the step: {text}"
+            return CapacityError(words, hint="Load with fewer kv_tokens or max_step_tokens.")
+        if "out of data bounds" in text:
+            return RequestError(f"An index is out of range: {text}")
+        return InternalError(f"onnxruntime ({self._provider.execution}) failed in a step: {text}")
 
     def get(self, bucket: Bucket) -> Any:
         """The session for a bucket."""
@@ -103,7 +128,7 @@ class Sessions:
 
     def _make(self, bucket: Bucket) -> Any:
         options = self._ort.SessionOptions()
-        options.log_severity_level = 3
+        options.log_severity_level = 4  # errors are raised, which tells enough
         options.intra_op_num_threads = self._threads
         for name, size in bucket.dims.items():
             options.add_free_dimension_override_by_name(name, size)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import mixplan
-from mixplan.runtime.errors import OptionError, UnsupportedError
+from mixplan.runtime.errors import OptionError, RequestError, UnsupportedError
 
 X = np.random.default_rng(0).standard_normal((3, 5), np.float32)
 
@@ -77,3 +77,13 @@ def test_a_result_that_is_no_tensor_is_told(function: Callable[[Any], Any], mess
 def test_a_softmax_of_a_number_is_told() -> None:
     with pytest.raises(UnsupportedError, match="softmax of a tensor without dims"):
         softmax(np.float32(1))
+
+
+@pytest.mark.parametrize("target", ["cpu", "npu", "reference"])
+def test_an_index_out_of_range_is_told(target: str) -> None:
+    @mixplan.kernel(target=target)
+    def rows(table: Tensor, indices: Tensor) -> Tensor:
+        return table[indices]
+
+    with pytest.raises(RequestError, match="out of"):
+        rows(X, np.array([1, 3]))

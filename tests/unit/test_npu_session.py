@@ -11,7 +11,16 @@ import pytest
 from mixplan.runtime.devices.npu_buckets import Bucket
 from mixplan.runtime.devices.npu_providers import PROVIDERS
 from mixplan.runtime.devices.npu_session import CPU, Sessions, choose_provider, provider_options
-from mixplan.runtime.errors import MixplanError, OptionError, PlanError, ProviderError, UnsupportedError
+from mixplan.runtime.errors import (
+    CapacityError,
+    InternalError,
+    MixplanError,
+    OptionError,
+    PlanError,
+    ProviderError,
+    RequestError,
+    UnsupportedError,
+)
 
 QNN = next(one for one in PROVIDERS if one.name == "qnn")
 BUCKET = Bucket(16, 1, 128)
@@ -115,3 +124,23 @@ def test_options_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MIXPLAN_NPU_OPTIONS", "fast")
     with pytest.raises(OptionError, match="key=value"):
         provider_options(QNN)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (RuntimeError("BFCArena::Extend: Failed to allocate memory for requested buffer of size 123"), CapacityError),
+        (MemoryError("std::bad_alloc"), CapacityError),
+        (RuntimeError("Gather: indices element out of data bounds, idx=7 must be within [-5,4]"), RequestError),
+        (RuntimeError("device was lost"), InternalError),
+    ],
+)
+def test_what_fails_in_a_step_has_a_type(error: Exception, kind: type[MixplanError]) -> None:
+    sessions = _sessions(_Runtime({"a": QNN.execution}))
+
+    def run(outputs: Any, inputs: Any) -> Any:
+        raise error
+
+    sessions.get(BUCKET).run = run
+    with pytest.raises(kind, match=str(error)[-20:].replace("[", r"\[")):
+        sessions.run(BUCKET, ["y"], {})
