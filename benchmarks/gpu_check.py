@@ -4,9 +4,11 @@
 2. products: gemm kernels of a 4096 x 14336 weight for 1 to 2048 rows, beside torch's bf16 product, with the share of the memory bandwidth
    and of the tensor peak (both measured here first, by a copy and by a large bf16 product).
 3. model: a random decoder of 1.2 billion weights as W4A16, W8A8 and BF16 plans: decode with batches of 1 to 64 at a context of 512, and the
-   prefill of 512 tokens, beside torch's bf16 eager and torch.compile of the same model.
+   prefill of 512 tokens, beside torch's bf16 eager and torch.compile of the same model. W4A16 is compiled again with tiles tuned here.
+4. tiles: what each tile of that model takes, the table's and the tuned one.
 
-`--smoke` runs parts 2 and 3 tiny, in Triton's interpreter, so that the script itself is tested without a GPU; its times mean nothing.
+What part 2 measures first is kept as this GPU's ceilings, which costs are then read from. `--smoke` runs parts 2 to 4 tiny, in Triton's
+interpreter, so that the script itself is tested without a GPU; its times mean nothing.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+
+from benchmarks.gpu_tiles import keep_ceilings, smoke_tiles, tiles
 
 ROWS = (1, 4, 16, 64, 512, 2048)
 BATCHES = (1, 4, 16, 64)
@@ -167,7 +171,7 @@ def products(
                 run = partial(gemm_a8[grid], *given, **common, **options)
             else:
                 given = (q.view(torch.uint8), ones, words, scales, None, None, y, None, None, rows)
-                more = {"NATIVE": arch.fp8}
+                more = {"NATIVE": arch.fp8, "GROUP": 0}
                 run = partial(gemm_fp8[grid], *given, **common, **more)
             out.append(_row(title, rows, n, k, fmt.effective_bits(n, k), seconds(run, synchronize), top))
     return out
@@ -195,10 +199,13 @@ def model(torch: Any, device: str, synchronize: Callable[[], None], size: Size, 
     module = LlamaForCausalLM(LlamaConfig(**size.config)).eval()
     out = []
     with tempfile.TemporaryDirectory() as folder:
-        for scheme in SCHEMES[:1] if smoke else SCHEMES:
-            plan = Path(folder) / f"{scheme}.plan"
+        ways = [(scheme, False) for scheme in SCHEMES] + [(SCHEMES[0], True)]
+        for scheme, tune in ways[:1] if smoke else ways:
+            title = f"{scheme} tuned" if tune else scheme
+            plan = Path(folder) / f"{title}.plan"
+            options = {"targets": ("gpu",), "isa": _levels(smoke), "max_step_tokens": max(size.context, 64)}
             started = perf_counter()
-            compile_plan(module, output=plan, scheme=scheme, targets=("gpu",), isa=_levels(smoke), max_step_tokens=max(size.context, 64))
+            compile_plan(module, output=plan, scheme=scheme, tune=tune and _levels(smoke) != ("jit",), **options)
             compiled = perf_counter() - started
             loaded = load(
                 plan,
@@ -208,7 +215,9 @@ def model(torch: Any, device: str, synchronize: Callable[[], None], size: Size, 
                 kv_tokens=max(size.batches) * (size.context + 64),
             )
             with loaded as running:
-                out += [row | {"compile_seconds": compiled} for row in _plan_times(running, scheme, size)]
+                out += [row | {"compile_seconds": compiled} for row in _plan_times(running, title, size)]
+            if smoke:
+                smoke_tiles(plan)
     if not smoke:
         out += _torch_times(torch, module.to(device, torch.bfloat16), device, synchronize, size)
     return out
@@ -276,6 +285,9 @@ def show(report: dict[str, Any]) -> None:
     for row in report["products"]:
         shares = f"{row['share_of_bandwidth']:8.1%} of bandwidth {row['share_of_tensor_peak']:8.1%} of tensor peak"
         print(f"{row['kernel']:12}{row['rows']:6} rows {row['microseconds']:10.1f} us {shares}")
+    for row in report["tiles"]:
+        gain = f"{row['table_microseconds'] / row['microseconds']:6.2f} times the table's tile"
+        print(f"{row['tile for']:50}{row['tile']:50}{row['microseconds']:10.1f} us {gain}")
     for row in report["model"]:
         print(f"{row['way']:20}{row['phase']:10}batch {row['batch']:3} {row['tokens_per_second']:12.1f} tokens/s")
 
@@ -301,8 +313,11 @@ def main() -> int:
     if not options.smoke and not options.no_check:
         report["check"] = check()
     report["peaks"] = peaks(torch, device, synchronize, options.smoke)
+    if not options.smoke:
+        keep_ceilings(report["peaks"])
     report["products"] = products(torch, device, synchronize, size, report["peaks"], options.smoke)
     report["model"] = model(torch, device, synchronize, size, options.smoke)
+    report["tiles"] = [] if options.smoke else tiles()
     report["seconds"] = perf_counter() - started
     show(report)
     if options.json:

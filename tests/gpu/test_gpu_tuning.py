@@ -19,6 +19,8 @@ import pytest
 
 from mixplan.compiler.pipeline import compile as compile_plan
 from mixplan.runtime.devices.gpu_api import CUDA
+from mixplan.runtime.devices.gpu_driver import find_driver
+from mixplan.runtime.devices.gpu_native import DriverBackend
 from mixplan.runtime.devices.gpu_program import Program, decode_program
 from mixplan.runtime.errors import InternalError, OptionError, UnsupportedError
 from mixplan.runtime.plan_io import read_plan
@@ -26,6 +28,7 @@ from mixplan.targets.base import CompileOptions
 from mixplan.targets.conformance.cases.table import cases_of
 from mixplan.targets.conformance.plans import case_plan
 from mixplan.targets.gpu.arch import ARCHS
+from mixplan.targets.gpu.build import compiler_identity
 from mixplan.targets.gpu.builds import Build, BuildRequest
 from mixplan.targets.gpu.target import GpuTarget
 from mixplan.targets.gpu.tile import Tile
@@ -190,6 +193,22 @@ def test_tiles_that_do_not_do_are_passed_over(caplog: pytest.LogCaptureFixture) 
     assert not [tile for tile in taken if tile.n == 128 or tile.k == 32 or tile.m == 128]
     told = ("does not build", "4 bytes of registers are spilled", "1048576 of 232448 bytes", "does not load", "computes something else")
     assert all(words in caplog.text for words in told)
+
+
+_DRIVER, _WHY = find_driver()
+
+
+@pytest.mark.skipif(_DRIVER is None or not _DRIVER.arch, reason=f"no GPU: {_WHY}")
+def test_tuning_on_the_gpu_that_is_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are built, timed and compared; a second time nothing is."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert _DRIVER is not None
+    arch, cache = ARCHS[_DRIVER.arch], TileCache(_DRIVER.arch, _DRIVER.gpu, compiler_identity())
+    plan = case_plan(next(case for case in cases_of("linear") if "i4" in str(case)), "gpu")
+    found = run.tune(plan, plan.regions[-1], arch, cache, lambda: DriverBackend(_DRIVER))
+    assert found == cache.read() and set(found) == {work.key for work in find_work(plan, plan.regions[-1], arch)}
+    assert all(0 < timed.seconds <= timed.table_seconds < 1e-2 for timed in found.values())
+    assert run.tune(plan, plan.regions[-1], arch, cache, lambda: pytest.fail("timed again")) == found
 
 
 INTERPRETED = """
