@@ -55,6 +55,7 @@ CUDA = Api(
         "device": ("cuDeviceGet", (POINTER(c_int), c_int)),
         "name": ("cuDeviceGetName", (c_char_p, c_int, c_int)),
         "attribute": ("cuDeviceGetAttribute", (POINTER(c_int), c_int, c_int)),
+        "total_memory": ("cuDeviceTotalMem_v2", (POINTER(c_size_t), c_int)),
         "error": ("cuGetErrorString", (c_int, POINTER(c_char_p))),
         "retain": ("cuDevicePrimaryCtxRetain", (_HANDLE, c_int)),
         "release": ("cuDevicePrimaryCtxRelease_v2", (c_int,)),

@@ -48,31 +48,40 @@ class Driver:
         told = ctypes.create_string_buffer(256)
         self.call("name", told, len(told), self._device)
         self.gpu = told.value.decode(errors="replace")
-        self.kind, self.arch = self._gfx() if "properties" in api.functions else self._capability()
+        self.kind, self.arch, self.real_arch = self._gfx() if "properties" in api.functions else self._capability()
 
     def describe(self) -> str:
         """For people."""
         return f"{self.gpu}, {self.kind}"
 
-    def _capability(self) -> tuple[str, str]:
-        """(compute capability in words, architecture whose binaries run, "" for none)."""
-        major, minor = self._attribute(_MAJOR), self._attribute(_MINOR)
+    def _capability(self) -> tuple[str, str, str]:
+        """(compute capability in words, architecture whose binaries run, "" for none, its own)."""
+        major, minor = self.attribute(_MAJOR), self.attribute(_MINOR)
         exact = minor == 0 or major == 8  # code for 8.0 runs on 8.6 and 8.9 too
-        return f"compute capability {major}.{minor}", _FAMILIES.get(major, "") if exact else ""
+        return f"compute capability {major}.{minor}", _FAMILIES.get(major, "") if exact else "", f"sm_{major}{minor}"
 
-    def _attribute(self, number: int) -> int:
+    def total_memory(self) -> int | None:
+        """Bytes of the GPU's memory; None where the driver is not asked for it."""
+        if "total_memory" not in self.api.functions:
+            return None
+        size = ctypes.c_size_t()
+        self.call("total_memory", ctypes.byref(size), self._device)
+        return size.value
+
+    def attribute(self, number: int) -> int:
+        """A CU_DEVICE_ATTRIBUTE. Only of NVIDIA's driver."""
         value = ctypes.c_int()
         self.call("attribute", ctypes.byref(value), number, self._device)
         return value.value
 
-    def _gfx(self) -> tuple[str, str]:
-        """(what AMD calls the architecture, the same where binaries are built for it)."""
+    def _gfx(self) -> tuple[str, str, str]:
+        """(what AMD calls the architecture in words, the same where binaries are built for it, in any case)."""
         properties = ctypes.create_string_buffer(_PROPERTIES)
         self.call("properties", properties, self._device)
         # The first text of the struct is the GPU's name.
         found = _GFX.search(properties.raw, len(self.gpu.encode()))
         name = found[0].decode() if found else ""
-        return f"architecture {name or 'unknown'}", name if name in _AMD else ""
+        return f"architecture {name or 'unknown'}", name if name in _AMD else "", name
 
     def status(self, step: str, *arguments: Any) -> int:
         """Take a step of the Api; the driver's status."""

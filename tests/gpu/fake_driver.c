@@ -366,7 +366,7 @@ void fake_reset(Layout given_layout, Run given_run) {
 #define NAMED(record, field) \
   if (!strcmp(which, #field)) return &record.field;
 static int64_t *setting(const char *which) {
-  NAMED(settings, devices) NAMED(settings, major) NAMED(settings, minor) NAMED(settings, room) NAMED(settings, fail) NAMED(settings, refuse)
+  NAMED(settings, devices) NAMED(settings, major) NAMED(settings, minor) NAMED(settings, room) NAMED(settings, fail) NAMED(settings, refuse) NAMED(settings, strict)
   NAMED(counts, live) NAMED(counts, up) NAMED(counts, down) NAMED(counts, direct) NAMED(counts, captured) NAMED(counts, executed)
   NAMED(counts, graphs) NAMED(counts, replays) NAMED(counts, allocations) NAMED(counts, references)
   abort();
@@ -441,9 +441,14 @@ CUresult CUDAAPI cuDeviceGetAttribute(int *out, CUdevice_attribute which, CUdevi
   if (one >= settings.devices) E(complain(101, "there is no GPU %d", one));
   if (which == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) *out = (int)settings.major;
   else if (which == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR) *out = (int)settings.minor;
+  else if (which == CU_DEVICE_ATTRIBUTE_CLOCK_RATE) *out = 1980000;
+  else if (which == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) *out = 132;
+  else if (which == CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE) *out = 2619000;
+  else if (which == CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH) { if (!settings.strict) *out = 5120; else E(INVALID); }
   else E(complain(INVALID, "attribute %d", (int)which));
   return CUDA_SUCCESS;
 }
+CUresult CUDAAPI cuDeviceTotalMem(size_t *out, CUdevice one) { E((*out = 80ull << 30, one < settings.devices ? OK : 101)); }
 CUresult CUDAAPI cuGetErrorString(CUresult status, const char **out) { E(error((int)status, out)); }
 CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice one) {
   static int primary;

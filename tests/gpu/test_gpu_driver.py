@@ -16,6 +16,8 @@ from mixplan.runtime.devices.gpu_native import DriverBackend
 from mixplan.runtime.devices.gpu_program import Kernel, Program
 from mixplan.runtime.errors import CapacityError, InternalError, UnsupportedError
 from mixplan.runtime.hal import CacheSpec, DeviceOptions, Fault
+from mixplan.runtime.hardware import cuda
+from mixplan.runtime.hardware.cuda import driver_record
 
 both = pytest.mark.parametrize("api", DRIVERS, ids=["cuda", "hip"])
 
@@ -169,6 +171,22 @@ def test_which_gpus_have_binaries(fake_gpu: Any) -> None:
     amd.set("devices", 0)
     with pytest.raises(InternalError, match=r"AMD's HIP: hipGetDeviceCount failed: refused \(100\)"):
         amd.driver()
+
+
+def test_a_record_by_the_driver_alone(fake_gpu: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    """Where NVML's package is not installed. What the driver does not know of is null; HIP is not asked."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    fake = fake_gpu(CUDA)
+    fake.set("minor", 3)
+    driver = fake.driver()
+    record = driver_record(driver)
+    assert (record.device, record.model, record.arch, record.cores, record.clock) == ("gpu:0", "Fake GPU", "sm_93", 132, 1.98e9)
+    assert (record.memory, record.memory_limit, record.memory_rate) == (80 << 30, None, 2 * 2619e6 * 5120 / 8)
+    fake.set("strict", 1)
+    assert driver_record(driver).memory_rate is None
+    for found, count in ((driver, 1), (fake_gpu(HIP).driver(), 0), (None, 0)):
+        monkeypatch.setattr(cuda, "find_driver", lambda found=found: (found, ""))
+        assert len(cuda.find_cuda()) == count
 
 
 def test_the_first_driver_with_a_gpu_is_taken(fake_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
