@@ -97,7 +97,7 @@ def export_onnx(
     with read_plan(plan) as loaded, new_directory(Path(output), force=force, kind="an ONNX export", marker=FILE) as root:
         region = _whole(loaded.plan)
         _check(loaded.plan, rules)
-        model = region_model(loaded.plan, region, rules, ranges=ranges, activation=activation, static=text is not None)
+        model = region_model(loaded.plan, region, rules, ranges=ranges, activation=activation, static=text is not None, gives_stored=True)
         used = {one.name for one in model.graph.initializer}
         placed = [one for one in region_tensors(loaded.plan, region, rules.weights) if one.tensor.name in used]
         nbytes = sum(one.tensor.nbytes for one in placed)

@@ -113,6 +113,7 @@ class _NpuRegion:
         bucket = bucket_of(step.tokens, step.rows, past.tokens, has_rows=self._has_rows, has_past=bool(self._kinds))
         self._padding += bucket.tokens - step.tokens
         feeds = {self._names[index]: self._padded(index, inputs[index], bucket) for index in self._region.inputs}
+        feeds |= self._sessions.extents(bucket)
         if self._kinds:
             self._cache.begin(step.block_tables)
             feeds |= attention_inputs(step, past, bucket, self._cache, self._kinds, self._masks, self._alibi)

@@ -13,10 +13,25 @@ from mixplan.runtime.dtypes import DType
 from mixplan.runtime.errors import UnsupportedError
 from mixplan.runtime.plan import AttentionLayer, Dim, Node, Plan, Region
 
-__all__ = ["DISTANCE", "Mask", "dim_name", "is_past", "layer_names", "mask_of", "past_kind", "region_attention", "value_names", "whole"]
+__all__ = [
+    "DISTANCE",
+    "EXTENTS",
+    "Mask",
+    "dim_name",
+    "is_past",
+    "layer_names",
+    "mask_of",
+    "past_kind",
+    "region_attention",
+    "value_names",
+    "whole",
+]
 
 DISTANCE = "attention_distance"
 """f32 [T, S]: position of the query less that of the key, for ALiBi."""
+
+EXTENTS = {"step_tokens": "T", "step_rows": "R"}
+"""Inputs that are nothing but as long as a dim, i64 [T] or [R]: for a region that makes it of nothing and reads no value that has it."""
 
 _ODD = re.compile(r"[^A-Za-z0-9_.]")
 

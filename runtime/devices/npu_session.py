@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mixplan.runtime.devices.npu_buckets import Bucket
+from mixplan.runtime.devices.npu_names import EXTENTS
 from mixplan.runtime.devices.npu_providers import PROVIDERS, Provider
 from mixplan.runtime.errors import (
     CapacityError,
@@ -120,6 +121,11 @@ class Sessions:
             self._sessions[bucket] = session
         self._sessions.move_to_end(bucket)
         return session
+
+    def extents(self, bucket: Bucket) -> dict[str, Array]:
+        """What the model's inputs are given that only have a length."""
+        known = {port.name for port in self.get(bucket).get_inputs()}
+        return {name: np.zeros(bucket.dims[sym], np.int64) for name, sym in EXTENTS.items() if name in known}
 
     def close(self) -> None:
         """Release all sessions."""

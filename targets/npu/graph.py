@@ -11,7 +11,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from mixplan.runtime.devices.npu_names import dim_name, is_past
+from mixplan.runtime.devices.npu_names import EXTENTS, dim_name, is_past
 from mixplan.runtime.devices.npu_tensors import Placed
 from mixplan.runtime.devices.npu_weights import OnnxTensor
 from mixplan.runtime.dtypes import DType
@@ -24,7 +24,9 @@ ELEMENT_TYPES: dict[str, int] = {
     "f32": TensorProto.FLOAT,
     "f16": TensorProto.FLOAT16,
     "bf16": TensorProto.BFLOAT16,
+    "f64": TensorProto.DOUBLE,
     "i64": TensorProto.INT64,
+    "u64": TensorProto.UINT64,
     "i32": TensorProto.INT32,
     "i16": TensorProto.INT16,
     "u16": TensorProto.UINT16,
@@ -50,7 +52,8 @@ class Graph:
 
     Lowerings ask it for the names of a node's inputs, add nodes with `op`, and enter the names of what they made with `bind`.
     ranges: of the values whose activations are quantized, by value name; activation: to which type. kept: what the region gives out.
-    static: round activations with scales known beforehand, not row by row as the plan's ops do.
+    static: round activations with scales known beforehand, not row by row as the plan's ops do. gives_stored: new keys and values go out as
+    the cache would hold them, for a caller who keeps them as they are; else before they are rounded, for a device that does.
     """
 
     plan: Plan
@@ -60,6 +63,7 @@ class Graph:
     activation: Activation
     kept: frozenset[int] = frozenset()
     static: bool = True
+    gives_stored: bool = False
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     initializers: dict[str, TensorProto] = field(default_factory=dict)
     inputs: dict[str, onnx.ValueInfoProto] = field(default_factory=dict)
@@ -199,11 +203,12 @@ class Graph:
         return [dim_name(dim) for dim in shape]
 
     def _measured(self, dim: Sym) -> tuple[str, int]:
-        """An input and an axis that has T (or R) elements. The region's first node sees one, or the dim could not be in it."""
+        """An input and an axis that has T (or R) elements; one is added where the region reads none."""
         for name, info in self.inputs.items():
             if is_past(name):
                 continue
             for axis, found in enumerate(info.type.tensor_type.shape.dim):
                 if found.dim_param == dim.sym:
                     return name, axis
-        raise KeyError(f"no input of the region has {dim.sym} elements along an axis")
+        name = next(name for name, sym in EXTENTS.items() if sym == dim.sym)
+        return self.add_input(name, "i64", [dim.sym]), 0

@@ -23,17 +23,24 @@ IR_VERSIONS = {17: 8, 21: 10}
 
 
 def region_model(
-    plan: Plan, region: Region, rules: ProviderRules, *, ranges: Mapping[str, Range], activation: Activation, static: bool = True
+    plan: Plan,
+    region: Region,
+    rules: ProviderRules,
+    *,
+    ranges: Mapping[str, Range],
+    activation: Activation,
+    static: bool = True,
+    gives_stored: bool = False,
 ) -> onnx.ModelProto:
     """The region's nodes as an ONNX model whose constants are external data, laid out as `region_tensors` says.
 
-    static: round activations with scales made of `ranges`; else row by row, as the plan's own ops do.
+    static: round activations with scales made of `ranges`; else row by row, as the plan's own ops do. gives_stored: see Graph.
 
     Raises UnsupportedError naming a node that the provider does not take, OptionError where an activation has no range.
     """
     names, placed = value_names(plan, region), region_tensors(plan, region, rules.weights)
     tensors = {one.tensor.name: one for one in placed}
-    graph = Graph(plan, rules, tensors, ranges, activation, frozenset(region.outputs), static)
+    graph = Graph(plan, rules, tensors, ranges, activation, frozenset(region.outputs), static, gives_stored)
     for index in region.inputs:
         value = plan.values[index]
         graph.bind(index, graph.add_input(names[index], value.dtype.value, graph.dims(value.shape)))

@@ -31,8 +31,9 @@ def _together(g: Graph, new: str, names: tuple[str, str], layer: AttentionLayer,
         fresh = g.cast(fresh, kind)
         g.add_output(names[1], fresh, kind, ["T", heads, size])
         return g.cast(g.op("Concat", before, fresh, axis=0), "f32")
-    g.add_output(names[1], fresh, kind, ["T", heads, size])
-    return g.op("Concat", before, as_stored(g, fresh, layer, size, keys=keys), axis=0)
+    stored = as_stored(g, fresh, layer, size, keys=keys)
+    g.add_output(names[1], stored if g.gives_stored else fresh, kind, ["T", heads, size])
+    return g.op("Concat", before, stored, axis=0)
 
 
 def _emit(g: Graph, node: Node) -> None:

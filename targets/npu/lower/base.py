@@ -64,5 +64,8 @@ def static_axes(values: Sequence[Value], index: int, axes: Sequence[int]) -> str
     """Why an op cannot work along these axes: the tokens of a step are padded to a bucket, so one that mixes them would see the padding."""
     shape = values[index].shape
     if any(not isinstance(shape[axis], int) for axis in axes):
-        return "it works along the step's tokens, of which there are more on the NPU: they are padded to a bucket"
+        return (
+            "it works along the step's tokens, of which there are more on the NPU: they are padded to a bucket; give it another target, "
+            "as in --target cpu+npu"
+        )
     return ""

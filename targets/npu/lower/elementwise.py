@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from mixplan.runtime.dtypes import DType
 from mixplan.runtime.plan import Node, Value
-from mixplan.targets.npu.lower.base import ARITHMETIC, Check, Lowering, attrs_of, only_dtypes
+from mixplan.targets.npu.lower.angle import angle
+from mixplan.targets.npu.lower.base import ARITHMETIC, Lowering, attrs_of, only_dtypes
+from mixplan.targets.npu.lower.whole_numbers import BOOL_BINARY, BOOL_UNARY, INTEGER_BINARY, INTEGER_UNARY
 from mixplan.targets.npu.providers.base import ProviderRules
 
 if TYPE_CHECKING:
@@ -16,9 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ELEMENTWISE", "activate"]
 
-_F32 = only_dtypes(DType.f32)
-_NUMBERS = only_dtypes(*ARITHMETIC)
-_BOOL = only_dtypes(DType.bool)
+_BITS = ("bitwise_and", "bitwise_or", "bitwise_xor")
 _Unary = Callable[["Graph", str], str]
 _Binary = Callable[["Graph", str, str], str]
 
@@ -75,60 +75,80 @@ def _remainder(g: Graph, a: str, b: str) -> str:
     return g.op("Where", _other_side(g, rest, b), g.op("Add", rest, b), rest)
 
 
-_UNARY: dict[str, tuple[_Unary, Check]] = {
-    "neg": (_one("Neg"), _NUMBERS),
-    "abs": (_one("Abs"), _NUMBERS),
-    "exp": (_one("Exp"), _F32),
-    "exp2": (lambda g, x: g.op("Pow", g.number(2.0), x), _F32),
-    "log": (_one("Log"), _F32),
-    "sqrt": (_one("Sqrt"), _F32),
-    "rsqrt": (lambda g, x: g.op("Reciprocal", g.op("Sqrt", x)), _F32),
-    "reciprocal": (_one("Reciprocal"), _F32),
-    "tanh": (_one("Tanh"), _F32),
-    "sigmoid": (_one("Sigmoid"), _F32),
-    "silu": (_silu, _F32),
-    "gelu": (_gelu, _F32),
-    "gelu_tanh": (_gelu_tanh, _F32),
-    "relu": (_one("Relu"), _F32),
-    "erf": (_one("Erf"), _F32),
-    "sin": (_one("Sin"), _F32),
-    "cos": (_one("Cos"), _F32),
-    "floor": (_one("Floor"), _F32),
-    "ceil": (_one("Ceil"), _F32),
-    "round": (_one("Round"), _F32),
-    "sign": (_one("Sign"), _NUMBERS),
-    "log_sigmoid": (lambda g, x: g.op("Neg", g.op("Softplus", g.op("Neg", x))), _F32),
-    "square": (_square, _NUMBERS),
-    "isnan": (_one("IsNaN"), _F32),
-    "isinf": (_one("IsInf"), _F32),
-    "logical_not": (_one("Not"), _BOOL),
-    "bitwise_not": (_one("Not"), _BOOL),
+def _expm1(g: Graph, x: str) -> str:
+    """Near 0 by way of tanh, which does not cancel there: 2 t / (1 - t) with t = tanh(x / 2)."""
+    half = g.op("Tanh", g.op("Mul", x, g.number(0.5)))
+    near = g.op("Div", g.op("Mul", half, g.number(2.0)), g.op("Sub", g.number(1.0), half))
+    return g.op("Where", g.op("Less", g.op("Abs", x), g.number(0.5)), near, g.op("Sub", g.op("Exp", x), g.number(1.0)))
+
+
+def _log1p(g: Graph, x: str) -> str:
+    """log(u) x / (u - 1) with u = 1 + x as it is rounded (Higham: Accuracy and Stability of Numerical Algorithms, 2002, 1.14.1)."""
+    one = g.number(1.0)
+    u = g.op("Add", x, one)
+    above = g.op("Sub", u, one)
+    near = g.op("Div", g.op("Mul", g.op("Log", u), x), above)
+    near = g.op("Where", g.op("Equal", above, g.number(0.0)), x, near)
+    return g.op("Where", g.op("Less", g.op("Abs", x), one), near, g.op("Log", u))
+
+
+def _truth(kind: str) -> _Binary:
+    return lambda g, a, b: g.op(kind, g.cast(a, "bool"), g.cast(b, "bool"))
+
+
+_UNARY: dict[str, _Unary] = {
+    "neg": _one("Neg"),
+    "abs": _one("Abs"),
+    "exp": _one("Exp"),
+    "exp2": lambda g, x: g.op("Pow", g.number(2.0), x),
+    "expm1": _expm1,
+    "log": _one("Log"),
+    "log1p": _log1p,
+    "sqrt": _one("Sqrt"),
+    "rsqrt": lambda g, x: g.op("Reciprocal", g.op("Sqrt", x)),
+    "reciprocal": _one("Reciprocal"),
+    "tanh": _one("Tanh"),
+    "sigmoid": _one("Sigmoid"),
+    "silu": _silu,
+    "gelu": _gelu,
+    "gelu_tanh": _gelu_tanh,
+    "relu": _one("Relu"),
+    "erf": _one("Erf"),
+    "sin": _one("Sin"),
+    "cos": _one("Cos"),
+    "floor": _one("Floor"),
+    "ceil": _one("Ceil"),
+    "round": _one("Round"),
+    "sign": _one("Sign"),
+    "log_sigmoid": lambda g, x: g.op("Neg", g.op("Softplus", g.op("Neg", x))),
+    "square": _square,
+    "isnan": _one("IsNaN"),
+    "isinf": _one("IsInf"),
+    "logical_not": lambda g, x: g.op("Not", g.cast(x, "bool")),
 }
-_BINARY: dict[str, tuple[_Binary, Check]] = {
-    "add": (_two("Add"), _NUMBERS),
-    "sub": (_two("Sub"), _NUMBERS),
-    "mul": (_two("Mul"), _NUMBERS),
-    "div": (_two("Div"), _F32),
-    "pow": (_two("Pow"), _F32),
-    "maximum": (_two("Max"), _NUMBERS),
-    "minimum": (_two("Min"), _NUMBERS),
-    "floor_div": (_floor_div, _F32),
-    "remainder": (_remainder, _F32),
-    "fmod": (lambda g, a, b: g.op("Mod", a, b, fmod=1), _F32),
-    "eq": (_two("Equal"), only_dtypes(*ARITHMETIC, DType.bool)),
-    "ne": (lambda g, a, b: g.op("Not", g.op("Equal", a, b)), only_dtypes(*ARITHMETIC, DType.bool)),
-    "lt": (_two("Less"), _NUMBERS),
-    "le": (_two("LessOrEqual"), _NUMBERS),
-    "gt": (_two("Greater"), _NUMBERS),
-    "ge": (_two("GreaterOrEqual"), _NUMBERS),
-    "logical_and": (_two("And"), _BOOL),
-    "logical_or": (_two("Or"), _BOOL),
-    "logical_xor": (_two("Xor"), _BOOL),
-    "bitwise_and": (_two("And"), _BOOL),
-    "bitwise_or": (_two("Or"), _BOOL),
-    "bitwise_xor": (_two("Xor"), _BOOL),
+_BINARY: dict[str, _Binary] = {
+    "add": _two("Add"),
+    "sub": _two("Sub"),
+    "mul": _two("Mul"),
+    "div": _two("Div"),
+    "pow": _two("Pow"),
+    "atan2": angle,
+    "maximum": _two("Max"),
+    "minimum": _two("Min"),
+    "floor_div": _floor_div,
+    "remainder": _remainder,
+    "fmod": lambda g, a, b: g.op("Mod", a, b, fmod=1),
+    "eq": _two("Equal"),
+    "ne": lambda g, a, b: g.op("Not", g.op("Equal", a, b)),
+    "lt": _two("Less"),
+    "le": _two("LessOrEqual"),
+    "gt": _two("Greater"),
+    "ge": _two("GreaterOrEqual"),
+    "logical_and": _truth("And"),
+    "logical_or": _truth("Or"),
+    "logical_xor": _truth("Xor"),
 }
-_GATES: dict[str, _Unary] = {name: _UNARY[name][0] for name in ("silu", "gelu", "gelu_tanh", "relu", "sigmoid", "tanh")} | {"relu2": _relu2}
+_GATES: dict[str, _Unary] = {name: _UNARY[name] for name in ("silu", "gelu", "gelu_tanh", "relu", "sigmoid", "tanh")} | {"relu2": _relu2}
 
 
 def activate(g: Graph, name: str, x: str) -> str:
@@ -136,16 +156,45 @@ def activate(g: Graph, name: str, x: str) -> str:
     return _GATES[name](g, x)
 
 
-def _unary(function: _Unary) -> Callable[[Graph, Node], None]:
-    return lambda g, node: g.bind(node.outputs[0], function(g, g.value(node.inputs[0])))
+def _dtypes(op: str) -> tuple[DType, ...]:
+    """What an op is lowered for."""
+    floats = (DType.f32,) if op in _UNARY or op in _BINARY else ()
+    integers = (DType.i64, DType.i32) if op in INTEGER_UNARY or op in INTEGER_BINARY else ()
+    bools = (DType.bool,) if op in BOOL_UNARY or op in BOOL_BINARY else ()
+    return (*floats, *integers, *bools)
 
 
-def _binary(function: _Binary) -> Callable[[Graph, Node], None]:
-    return lambda g, node: g.bind(node.outputs[0], function(g, g.value(node.inputs[0]), g.value(node.inputs[1])))
+def _check(node: Node, values: Sequence[Value], rules: ProviderRules) -> str:
+    allowed = _dtypes(node.op)
+    if rules.opset < 18 and node.op in _BITS and values[node.inputs[0]].dtype is not DType.bool:
+        return f"bits of integers, which ONNX has from opset 18 on; the provider {rules.name} takes {rules.opset} ({rules.source})"
+    return only_dtypes(*allowed)(node, values, rules)
+
+
+def _unary(g: Graph, node: Node) -> None:
+    x, dtype = g.value(node.inputs[0]), g.dtype(node.inputs[0])
+    if dtype is DType.f32:
+        made = _UNARY[node.op](g, x)
+    else:
+        made = (BOOL_UNARY if dtype is DType.bool else INTEGER_UNARY)[node.op](g, x, dtype.value)
+    g.bind(node.outputs[0], made)
+
+
+def _binary(g: Graph, node: Node) -> None:
+    a, b, dtype = g.value(node.inputs[0]), g.value(node.inputs[1]), g.dtype(node.inputs[0])
+    if dtype is DType.f32:
+        made = _BINARY[node.op](g, a, b)
+    else:
+        made = (BOOL_BINARY if dtype is DType.bool else INTEGER_BINARY)[node.op](g, a, b, dtype.value)
+    g.bind(node.outputs[0], made)
 
 
 def _where(g: Graph, node: Node) -> None:
-    g.bind(node.outputs[0], g.op("Where", *(g.value(index) for index in node.inputs)))
+    condition, a, b = (g.value(index) for index in node.inputs)
+    if g.dtype(node.inputs[1]) is not DType.bool:
+        g.bind(node.outputs[0], g.op("Where", condition, a, b))
+        return
+    g.bind(node.outputs[0], g.op("Or", g.op("And", condition, a), g.op("And", g.op("Not", condition), b)))
 
 
 def _cast(g: Graph, node: Node) -> None:
@@ -159,15 +208,15 @@ def _softplus(g: Graph, node: Node) -> None:
     g.bind(node.outputs[0], g.op("Where", g.op("Greater", scaled, g.number(attrs["threshold"])), x, smooth))
 
 
-def _plain_where(node: Node, values: Sequence[Value], rules: ProviderRules) -> str:
-    dtype = values[node.inputs[1]].dtype
-    return "" if dtype in ARITHMETIC else f"where of {dtype.value}; the NPU takes {', '.join(one.value for one in ARITHMETIC)}"
+def _where_check(node: Node, values: Sequence[Value], rules: ProviderRules) -> str:
+    dtype, allowed = values[node.inputs[1]].dtype, (*ARITHMETIC, DType.bool)
+    return "" if dtype in allowed else f"where of {dtype.value}; the NPU takes {', '.join(one.value for one in allowed)}"
 
 
 ELEMENTWISE: dict[str, Lowering] = {
-    **{name: Lowering(_unary(function), check) for name, (function, check) in _UNARY.items()},
-    **{name: Lowering(_binary(function), check) for name, (function, check) in _BINARY.items()},
-    "where": Lowering(_where, _plain_where),
+    **{name: Lowering(_unary, _check) for name in {**_UNARY, **INTEGER_UNARY, **BOOL_UNARY}},
+    **{name: Lowering(_binary, _check) for name in {**_BINARY, **INTEGER_BINARY, **BOOL_BINARY}},
+    "where": Lowering(_where, _where_check),
     "cast": Lowering(_cast),
-    "softplus": Lowering(_softplus, _F32),
+    "softplus": Lowering(_softplus, only_dtypes(DType.f32)),
 }

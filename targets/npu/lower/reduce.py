@@ -32,10 +32,19 @@ def _along(kind: str) -> Callable[[Graph, Node], None]:
     return lambda g, node: g.bind(node.outputs[0], g.op(kind, g.value(node.inputs[0]), axis=attrs_of(node)["axis"]))
 
 
+def _truth(kind: str) -> Callable[[Graph, Node], None]:
+    def emit(g: Graph, node: Node) -> None:
+        attrs, x = attrs_of(node), g.cast(g.value(node.inputs[0]), "i32")
+        g.bind(node.outputs[0], g.cast(g.reduce(kind, x, attrs["axes"], keepdims=attrs["keepdims"]), "bool"))
+
+    return emit
+
+
 def _arg(kind: str) -> Callable[[Graph, Node], None]:
     def emit(g: Graph, node: Node) -> None:
-        attrs = attrs_of(node)
-        g.bind(node.outputs[0], g.op(kind, g.value(node.inputs[0]), axis=attrs["axis"], keepdims=int(attrs["keepdims"])))
+        attrs, x = attrs_of(node), g.value(node.inputs[0])
+        x = g.cast(x, "f64") if g.dtype(node.inputs[0]) is DType.i64 else x  # onnxruntime has none of i64
+        g.bind(node.outputs[0], g.op(kind, x, axis=attrs["axis"], keepdims=int(attrs["keepdims"])))
 
     return emit
 
@@ -57,15 +66,27 @@ def _check(node: Node, values: Sequence[Value], rules: ProviderRules) -> str:
     return _NUMBERS(node, values, rules) or static_axes(values, node.inputs[0], axes)
 
 
+def _truth_check(node: Node, values: Sequence[Value], rules: ProviderRules) -> str:
+    axes = attrs_of(node)["axes"]
+    return static_axes(values, node.inputs[0], axes) if axes else "a reduction over no axes"
+
+
+def _running_check(node: Node, values: Sequence[Value], rules: ProviderRules) -> str:
+    """Padding comes after all tokens, so that no sum up to one of them has any of it."""
+    return _NUMBERS(node, values, rules)
+
+
 def _float_check(node: Node, values: Sequence[Value], rules: ProviderRules) -> str:
     return only_dtypes(DType.f32)(node, values, rules) or _check(node, values, rules)
 
 
 REDUCE: dict[str, Lowering] = {
     **{name: Lowering(_reduction(kind), _check) for name, kind in _REDUCTIONS.items()},
+    "all": Lowering(_truth("ReduceMin"), _truth_check),
+    "any": Lowering(_truth("ReduceMax"), _truth_check),
     **{name: Lowering(_along(kind), _float_check) for name, kind in _ALONG.items()},
-    "argmax": Lowering(_arg("ArgMax"), _float_check),
-    "argmin": Lowering(_arg("ArgMin"), _float_check),
+    "argmax": Lowering(_arg("ArgMax"), _check),
+    "argmin": Lowering(_arg("ArgMin"), _check),
     "logsumexp": Lowering(_logsumexp, _float_check),
-    "cumsum": Lowering(_cumsum, _check),
+    "cumsum": Lowering(_cumsum, _running_check),
 }

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from mixplan.runtime.dtypes import DType
 from mixplan.runtime.plan import Node, Sym, Value
-from mixplan.targets.npu.lower.base import Lowering, attrs_of, static_axes
+from mixplan.targets.npu.lower.base import ARITHMETIC, Lowering, attrs_of, only_dtypes, static_axes
 from mixplan.targets.npu.providers.base import ProviderRules
 
 if TYPE_CHECKING:
@@ -15,17 +18,15 @@ if TYPE_CHECKING:
 __all__ = ["SHAPE"]
 
 
-def _tokens(values: Sequence[Value], index: int) -> list[int]:
-    """The axes of a value that have the step's tokens (or rows), one element each."""
-    return [axis for axis, dim in enumerate(values[index].shape) if isinstance(dim, Sym)]
-
-
 def _apart(node: Node, values: Sequence[Value], rules: ProviderRules) -> str:
     """Tokens must keep an axis of their own, of one element each: then padding at its end stays at the end."""
     for index in (*node.inputs, *node.outputs):
         for dim in values[index].shape if index >= 0 else ():
             if isinstance(dim, Sym) and (dim.mul != 1 or dim.add):
-                return "it folds the step's tokens into another axis, and they are padded to a bucket on the NPU"
+                return (
+                    "it folds the step's tokens into another axis, and they are padded to a bucket on the NPU; give it another target, "
+                    "as in --target cpu+npu"
+                )
     return ""
 
 
@@ -65,18 +66,38 @@ def _pad(g: Graph, node: Node) -> None:
     g.bind(node.outputs[0], g.op("Pad", g.value(node.inputs[0]), g.integers(pads), value))
 
 
-def _expand_check(node: Node, values: Sequence[Value], rules: ProviderRules) -> str:
-    """How many tokens there are is read from an input of the region, of which the node's own is the one that is known."""
-    if _tokens(values, node.outputs[0]) and not _tokens(values, node.inputs[0]):
-        return "it makes the step's tokens out of one element"
-    return _apart(node, values, rules)
+def _flip(g: Graph, node: Node) -> None:
+    axes = list(attrs_of(node)["axes"])
+    ends = [np.iinfo(np.int64).min + 1 for _ in axes]
+    steps = [-1 for _ in axes]
+    g.bind(node.outputs[0], g.op("Slice", g.value(node.inputs[0]), *map(g.integers, (steps, ends, axes, steps))))
+
+
+def _flip_check(node: Node, values: Sequence[Value], rules: ProviderRules) -> str:
+    return static_axes(values, node.inputs[0], attrs_of(node)["axes"])
+
+
+def _triangle(upper: int) -> Callable[[Graph, Node], None]:
+    def emit(g: Graph, node: Node) -> None:
+        x, kind = g.value(node.inputs[0]), g.dtype(node.inputs[0]).value
+        x = g.cast(x, "i64") if kind == "i32" else x
+        made = g.op("Trilu", x, g.number(attrs_of(node)["diagonal"], "i64"), upper=upper)
+        g.bind(node.outputs[0], g.cast(made, kind) if kind == "i32" else made)
+
+    return emit
+
+
+_triangle_check = only_dtypes(*ARITHMETIC, DType.bool)
 
 
 SHAPE: dict[str, Lowering] = {
     "reshape": Lowering(_reshape, _apart),
     "permute": Lowering(_permute),
-    "expand": Lowering(_expand, _expand_check),
+    "expand": Lowering(_expand, _apart),
     "slice": Lowering(_slice, _slice_check),
     "cat": Lowering(_cat, _cat_check),
     "pad": Lowering(_pad, _apart),
+    "flip": Lowering(_flip, _flip_check),
+    "tril": Lowering(_triangle(0), _triangle_check),
+    "triu": Lowering(_triangle(1), _triangle_check),
 }

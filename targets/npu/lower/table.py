@@ -54,5 +54,7 @@ def unsupported_reason(node: Node, values: Sequence[Value], rules: ProviderRules
         return f"a weight of a format that the NPU's lowering does not know: {error.message}"
     packed = {index for weight in weights for index in weight.values}
     if any(values[index].dtype is DType.bf16 for index in (*node.inputs, *node.outputs) if index >= 0 and index not in packed):
-        return "values of bf16, which onnxruntime does not hand over as numpy does"
+        return (
+            "values of bf16, which onnxruntime does not hand over as numpy does; cast them to f32 on another target, as in --target cpu+npu"
+        )
     return lowering.check(node, values, rules)

@@ -10,7 +10,7 @@ import pytest
 
 from mixplan.runtime.plan import Node, Sym
 from mixplan.targets.npu.lower.elementwise import ELEMENTWISE
-from mixplan.targets.npu.lower.table import LOWERINGS, unsupported_reason
+from mixplan.targets.npu.lower.table import unsupported_reason
 from mixplan.targets.npu.providers.table import provider_rules
 
 Compare = Callable[..., None]
@@ -19,7 +19,11 @@ RNG = np.random.default_rng(3)
 X = RNG.standard_normal(SHAPE).astype(np.float32)
 Y = RNG.standard_normal(SHAPE).astype(np.float32)
 POSITIVE = ("log", "sqrt", "rsqrt", "pow", "reciprocal")
-BINARY = ("add", "sub", "mul", "div", "pow", "maximum", "minimum", "floor_div", "remainder", "fmod", "eq", "ne", "lt", "le", "gt", "ge")
+BINARY = (
+    *("atan2", "add", "sub", "mul", "div", "pow", "maximum", "minimum"),
+    *("floor_div", "remainder", "fmod", "eq", "ne", "lt", "le", "gt", "ge"),
+)
+SHIFTS = ("shift_left", "shift_right")
 LOGICAL = ("logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor")
 
 
@@ -28,6 +32,8 @@ def test_all_elementwise_ops(nodes: Any, compare: Compare) -> None:
     plus, bits, other = nodes.input(np.abs(X) + 0.1), nodes.input(X > 0), nodes.input(Y > 0)
     outputs = []
     for op in ELEMENTWISE:
+        if op in SHIFTS:
+            continue  # of integers, below
         if op in LOGICAL:
             outputs += nodes.node(op, [bits, other])
         elif op in ("logical_not", "bitwise_not"):
@@ -44,7 +50,7 @@ def test_all_elementwise_ops(nodes: Any, compare: Compare) -> None:
             outputs += nodes.node(op, [x], beta=2.0, threshold=1.5)
         else:
             outputs += nodes.node(op, [plus if op in POSITIVE else x])
-    assert {node.op for node in nodes.made} == set(ELEMENTWISE) - {"cast"}
+    assert {node.op for node in nodes.made} == set(ELEMENTWISE) - {"cast", *SHIFTS}
     compare(nodes, outputs, rtol=1e-5, atol=1e-6)
 
 
@@ -133,6 +139,27 @@ def test_ops_without_a_lowering_and_odd_dtypes_say_so(nodes: Any) -> None:
     small = nodes.input(np.zeros(SHAPE, np.int16))
     nodes.node("add", [small, small])
     assert unsupported_reason(nodes.made[0], nodes.values, provider_rules("cpu")) == "add of i16; the NPU takes f32, i64, i32"
-    odd = Node(op="flip", inputs=(small,), outputs=(small,), attrs={"axes": (2,)})
-    assert unsupported_reason(odd, nodes.values, provider_rules("cpu")) == "op 'flip' has no ONNX lowering"
-    assert "flip" not in LOWERINGS
+    odd = Node(op="step_hash", inputs=(small,), outputs=(small,), attrs={})
+    assert unsupported_reason(odd, nodes.values, provider_rules("cpu")) == "op 'step_hash' has no ONNX lowering"
+    ids = nodes.input(np.zeros(SHAPE, np.int64))
+    nodes.node("bitwise_and", [ids, ids])
+    assert unsupported_reason(nodes.made[1], nodes.values, provider_rules("cpu")) == ""
+    assert "from opset 18 on; the provider cann takes 17 (https://" in unsupported_reason(
+        nodes.made[1], nodes.values, provider_rules("cann")
+    )
+
+
+def test_integers_that_would_end_the_process(nodes: Any, compare: Compare) -> None:
+    """onnxruntime divides as the CPU does, and a division that has no result is a signal there."""
+    least = np.iinfo(np.int64).min
+    a, b = (nodes.input(np.tile(np.array(row), (1, 5, 1))) for row in ([7, -7, least, 5, least], [0, 3, -1, -2, 0]))
+    outputs = [y for op in ("floor_div", "remainder", "fmod", "shift_right", "shift_left") for y in nodes.node(op, [a, b])]
+    compare(nodes, outputs, rtol=0, atol=0)
+
+
+def test_tokens_that_nothing_of_the_region_has(nodes: Any, run: Any) -> None:
+    """A region that makes the step's tokens of nothing is told how many there are."""
+    nodes.const(np.zeros(1, np.float32))
+    outputs = nodes.node("iota", [], (1, Sym("T")), "i64", axis=1)
+    (got,) = run(nodes, outputs, feeds={"step_tokens": np.zeros(5, np.int64)})
+    np.testing.assert_array_equal(got, [[0, 1, 2, 3, 4]])
