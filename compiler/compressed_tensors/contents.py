@@ -23,11 +23,11 @@ _EXPERTS = "it is of experts, for which this export has no layout"
 
 @dataclass(frozen=True)
 class Quantity:
-    """A layer that is written quantized. `stored` is the checkpoint's own name of the module. int8_input as it is exported."""
+    """A layer that is written quantized. `stored` is the checkpoint's own name of the module. rounded_input as it is exported."""
 
     layer: PlanLayer
     stored: str
-    int8_input: bool
+    rounded_input: bool
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def contents_of(plan: Plan, layers: Sequence[PlanLayer], original: Original, tie
         if why or stored is None:
             refused.append((layer.name, schemes.get(layer.name, layer.format.name), why))
         elif linear:
-            quantized[stored] = Quantity(layer, stored.removesuffix(".weight"), layer.int8_input and not weight_only)
+            quantized[stored] = Quantity(layer, stored.removesuffix(".weight"), layer.rounded_input and not weight_only)
         else:
             tables[stored] = layer
     if refused:
@@ -82,7 +82,7 @@ def quantization_config(contents: Contents) -> dict[str, Any] | None:
     """The `quantization_config` of config.json; None where no layer is quantized."""
     groups: list[dict[str, Any]] = []
     for one in contents.quantized.values():
-        made = config_group(one.layer.format, one.int8_input, [])
+        made = config_group(one.layer.format, one.rounded_input, [])
         group = next((known for known in groups if {**known, "targets": []} == made), None)
         if group is None:
             groups.append(group := made)

@@ -145,7 +145,7 @@ def _tensors(
     if name in contents.quantized:
         one = contents.quantized[name]
         rows = codes_of(loaded, one.layer)
-        for role, tensor in layer_tensors(one.layer.format, one.int8_input, rows, wide_scales=dtype == "float32").items():
+        for role, tensor in layer_tensors(one.layer.format, one.rounded_input, rows, wide_scales=dtype == "float32").items():
             yield f"{one.stored}.{role}", tensor
     elif name in contents.tables:
         layer = contents.tables[name]
@@ -169,7 +169,7 @@ def _write_files(root: Path, contents: Contents, original: Original, config: dic
 
 
 def _report(output: Path, loaded: LoadedPlan, contents: Contents, dtype: str, nbytes: int, weight_only: bool) -> ExportReport:
-    groups = Counter(_describe(config_group(one.layer.format, one.int8_input, [])) for one in contents.quantized.values())
+    groups = Counter(_describe(config_group(one.layer.format, one.rounded_input, [])) for one in contents.quantized.values())
     return ExportReport(
         output=output,
         plan=loaded.plan.name,
@@ -187,4 +187,6 @@ def _describe(group: dict[str, Any]) -> str:
     weights = group["weights"]
     size = f"groups of {weights['group_size']}" if "group_size" in weights else "per channel"
     kind = "symmetric" if weights["symmetric"] else "asymmetric"
-    return f"int{weights['num_bits']} {size}, {kind}, inputs {'int8' if group['input_activations'] else 'unrounded'} ({group['format']})"
+    what = "e4m3" if weights["type"] == "float" else f"int{weights['num_bits']}"
+    inputs = ("e4m3" if weights["type"] == "float" else "int8") if group["input_activations"] else "unrounded"
+    return f"{what} {size}, {kind}, inputs {inputs} ({group['format']})"

@@ -35,7 +35,8 @@ from mixplan.runtime.plan_io import LoadedPlan
 
 __all__ = ["PlanLayer", "codes_of", "plan_layers"]
 
-_QUANTIZING = frozenset({"linear_q", "gated_linear_q"})
+_ROUNDED = ":e4m3"
+_QUANTIZING = frozenset({"linear_q", "gated_linear_q", *(op + _ROUNDED for op in ("linear", "gated_linear"))})
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class _Part:
 
 @dataclass
 class PlanLayer:
-    """One parameter of the checkpoint that the plan holds packed. `ops` are the plan's ops that read it.
+    """One parameter of the checkpoint that the plan holds packed. `ops` are the plan's ops that read it, marked where they round to e4m3.
 
     tangled: why its rows cannot be told apart in the plan; "" where they can.
     """
@@ -69,8 +70,8 @@ class PlanLayer:
         return layer_name(self.parameter)
 
     @property
-    def int8_input(self) -> bool:
-        """Whether the layer's input is rounded to int8."""
+    def rounded_input(self) -> bool:
+        """Whether the layer's input is rounded to 8 bits: to int8, or to e4m3 where the weight is that."""
         return bool(self.ops & _QUANTIZING)
 
 
@@ -93,8 +94,9 @@ def plan_layers(loaded: LoadedPlan, captured: Captured) -> list[PlanLayer]:
     _check_same(loaded, lowered, constants)
     readers: dict[int, set[str]] = {}
     for node in plan.nodes:
+        op = node.op + (_ROUNDED if node.attrs.get("activation_dtype") == "e4m3" else "")
         for index in node.inputs:
-            readers.setdefault(index, set()).add(node.op)
+            readers.setdefault(index, set()).add(op)
     roles: dict[str, dict[str, int]] = {}
     for index, source in lowered.sources.items():
         if source.packed is not None:

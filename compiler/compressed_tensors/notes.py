@@ -25,10 +25,10 @@ def notes_on(contents: Contents, dtype: str, *, weight_only: bool) -> tuple[str,
         notes.append("Engines that run this in bfloat16 round the f16 scales to 8 bits; --dtype float16 keeps them, if the model bears it.")
     if dtype != "float32" and any(one.layer.format.scale_dtype is not DType.f16 and one.layer.format.group_size for one in quantized):
         notes.append(f"Scales in two levels or f32 are stored as f32; engines that run this in {dtype} round them to it.")
-    if any(one.int8_input for one in quantized):
+    if any(one.rounded_input and not one.layer.format.floating for one in quantized):
         notes.append("int8 inputs are scaled by the engine: some divide by 127.5 where the plan divides by 127.")
-    elif weight_only and any(one.layer.int8_input for one in quantized):
-        notes.append("Inputs are left unrounded, as --weight-only asks; the plan rounds some to int8.")
+    elif weight_only and any(one.layer.rounded_input for one in quantized):
+        notes.append("Inputs are left unrounded, as --weight-only asks; the plan rounds some to 8 bits.")
     if any(one.layer.format.bits not in _COMMON_BITS for one in quantized):
         notes.append("Weights of 2, 3, 5 or 6 bits need engines that read the dense packing (compressed-tensors 0.20 or newer).")
     if any(not one.layer.format.symmetric for one in quantized):
@@ -40,7 +40,7 @@ def notes_on(contents: Contents, dtype: str, *, weight_only: bool) -> tuple[str,
 
 def _split(quantized: Mapping[str, Quantity]) -> str:
     """The first parent whose modules differ; "" where there is none."""
-    kinds = {one.stored: (one.layer.format, one.int8_input) for one in quantized.values()}
+    kinds = {one.stored: (one.layer.format, one.rounded_input) for one in quantized.values()}
     parents = dict.fromkeys(name.rpartition(".")[0] for name in kinds)
     for parent in parents:
         for members in _MERGED:

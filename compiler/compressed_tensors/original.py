@@ -49,6 +49,7 @@ class _HfOriginal:
 
     def config(self) -> dict[str, Any]:
         content: dict[str, Any] = json.loads((self._checkpoint.folder / "config.json").read_text(encoding="utf-8"))
+        content.pop("quantization_config", None)  # of 8-bit floats, which are written as numbers
         return content
 
     def files(self) -> dict[str, bytes]:
@@ -66,7 +67,7 @@ class _HfOriginal:
 
     def _read(self, name: str) -> torch.Tensor:
         tensors = self._checkpoint.tensors
-        array = torch.from_numpy(tensors.file(name).read(name))
+        array = torch.from_numpy(tensors.read(name))
         return array.to(_DTYPES.get(tensors.entry(name).dtype, array.dtype))
 
     def stored_name(self, parameter: str) -> str | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from mixplan.runtime.formats import WeightFormat
 
-__all__ = ["INT_QUANTIZED", "PACK_QUANTIZED", "config_group", "format_name", "refusal"]
+__all__ = ["FLOAT_QUANTIZED", "INT_QUANTIZED", "NAIVE_QUANTIZED", "PACK_QUANTIZED", "config_group", "format_name", "refusal"]
 
 PACK_QUANTIZED = "pack-quantized"
 """Codes packed into int32 without gaps, scales for each group or row."""
@@ -14,9 +14,17 @@ PACK_QUANTIZED = "pack-quantized"
 INT_QUANTIZED = "int-quantized"
 """int8 weights with a scale for each row, int8 inputs with a scale for each token: the kernels that engines have for W8A8."""
 
+FLOAT_QUANTIZED = "float-quantized"
+"""e4m3 weights with a scale for each row, e4m3 inputs with a scale for each token."""
+
+NAIVE_QUANTIZED = "naive-quantized"
+"""e4m3 weights with a scale for each row."""
+
 
 def refusal(fmt: WeightFormat, columns: int) -> str:
     """Why the format has no counterpart; "" where it has one."""
+    if fmt.floating:
+        return "its 8-bit floats have scales in groups; engines read them with one for each row" if fmt.group_size else ""
     if fmt.nonuniform:
         return "its codes are entries of a codebook; compressed-tensors has evenly spaced ones only"
     if fmt.has_minimum:
@@ -26,20 +34,23 @@ def refusal(fmt: WeightFormat, columns: int) -> str:
     return ""
 
 
-def format_name(fmt: WeightFormat, int8_input: bool) -> str:
+def format_name(fmt: WeightFormat, rounded_input: bool) -> str:
     """The way in which the layer's tensors are stored."""
-    return INT_QUANTIZED if fmt.bits == 8 and not fmt.group_size and fmt.symmetric and int8_input else PACK_QUANTIZED
+    if fmt.floating:
+        return FLOAT_QUANTIZED if rounded_input else NAIVE_QUANTIZED
+    return INT_QUANTIZED if fmt.bits == 8 and not fmt.group_size and fmt.symmetric and rounded_input else PACK_QUANTIZED
 
 
-def config_group(fmt: WeightFormat, int8_input: bool, targets: list[str]) -> dict[str, Any]:
-    """An entry of `config_groups`: the layers `targets` have weights of this format, and maybe inputs in int8."""
+def config_group(fmt: WeightFormat, rounded_input: bool, targets: list[str]) -> dict[str, Any]:
+    """An entry of `config_groups`: the layers `targets` have weights of this format, and maybe inputs of 8 bits."""
+    kind = "float" if fmt.floating else "int"
     grouped: dict[str, Any] = {"strategy": "group", "group_size": fmt.group_size} if fmt.group_size else {}
-    weights = {"num_bits": fmt.bits, "type": "int", "symmetric": fmt.symmetric, "dynamic": False, "strategy": "channel"} | grouped
-    inputs = {"num_bits": 8, "type": "int", "symmetric": True, "dynamic": True, "strategy": "token"} | grouped
+    weights = {"num_bits": fmt.bits, "type": kind, "symmetric": fmt.symmetric, "dynamic": False, "strategy": "channel"} | grouped
+    inputs = {"num_bits": 8, "type": kind, "symmetric": True, "dynamic": True, "strategy": "token"} | grouped
     return {
         "targets": targets,
         "weights": weights,
-        "input_activations": inputs if int8_input else None,
+        "input_activations": inputs if rounded_input else None,
         "output_activations": None,
-        "format": format_name(fmt, int8_input),
+        "format": format_name(fmt, rounded_input),
     }

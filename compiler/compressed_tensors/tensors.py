@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mixplan.compiler.compressed_tensors.schemes import INT_QUANTIZED, format_name
+from mixplan.compiler.compressed_tensors.schemes import FLOAT_QUANTIZED, INT_QUANTIZED, NAIVE_QUANTIZED, format_name
 from mixplan.runtime.dtypes import DType
 from mixplan.runtime.formats import WeightFormat, round_up
 from mixplan.runtime.packing import Quantized
@@ -34,16 +34,18 @@ def pack_int32(codes: NDArray[np.uint8], bits: int) -> NDArray[np.int32]:
     return out
 
 
-def layer_tensors(fmt: WeightFormat, int8_input: bool, rows: Quantized, *, wide_scales: bool) -> dict[str, torch.Tensor]:
+def layer_tensors(fmt: WeightFormat, rounded_input: bool, rows: Quantized, *, wide_scales: bool) -> dict[str, torch.Tensor]:
     """The tensors of a layer by their names in its module.
 
-    weight_packed i32 with weight_shape, or weight i8 [N, K]; weight_scale [N, G] in f16, or f32 (per row, and two-level scales as their
-    products); weight_zero_point where asymmetric, packed along the rows. wide_scales: f16 scales in f32 too, since the library multiplies
-    in the dtype of the scales.
+    weight_packed i32 with weight_shape, or weight i8 or e4m3 [N, K]; weight_scale [N, G] in f16, or f32 (per row, and two-level scales as
+    their products); weight_zero_point where asymmetric, packed along the rows. wide_scales: f16 scales in f32 too, since the library
+    multiplies in the dtype of the scales.
     """
     scales: NDArray[Any] = rows.scales.astype(np.float16 if fmt.scale_dtype is DType.f16 and not wide_scales else np.float32)
     out = {"weight_scale": torch.from_numpy(np.ascontiguousarray(scales))}
-    if format_name(fmt, int8_input) == INT_QUANTIZED:
+    if format_name(fmt, rounded_input) in (FLOAT_QUANTIZED, NAIVE_QUANTIZED):
+        return {"weight": torch.from_numpy(rows.codes).view(torch.float8_e4m3fn), **out}
+    if format_name(fmt, rounded_input) == INT_QUANTIZED:
         signed = (rows.codes.astype(np.int16) - fmt.zero_point).astype(np.int8)
         return {"weight": torch.from_numpy(signed), **out}
     out["weight_packed"] = torch.from_numpy(pack_int32(rows.codes, fmt.bits))

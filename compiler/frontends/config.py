@@ -33,6 +33,21 @@ def _constant(name: str) -> float:
     return float(name)
 
 
+def _holds_float8(quantization: Any) -> bool:
+    """Whether a `quantization_config` says that weights are e4m3 floats with scales, and nothing else is quantized in another way."""
+    if not isinstance(quantization, dict):
+        return False
+    method = quantization.get("quant_method")
+    if method == "fp8":
+        return quantization.get("fmt", "e4m3") == "e4m3"
+    groups = quantization.get("config_groups")
+    if method != "compressed-tensors" or not isinstance(groups, dict) or not groups:
+        return False
+    weights = [group.get("weights") if isinstance(group, dict) else None for group in groups.values()]
+    plain = all(isinstance(one, dict) and one.get("type") == "float" and one.get("num_bits") == 8 for one in weights)
+    return plain and quantization.get("format") in ("float-quantized", "naive-quantized", "mixed-precision")
+
+
 def load_config(folder: Path) -> Any:
     """The transformers config of a directory; CheckpointError or UnsupportedError where it can't be one that mixplan compiles."""
     try:
@@ -57,11 +72,12 @@ def load_config(folder: Path) -> Any:
             f"{path}: model type {model_type!r} is unknown to transformers {transformers.__version__}",
             hint="A newer transformers may know it: pip install -U transformers.",
         )
-    if quantization := content.get("quantization_config"):
+    quantization = content.pop("quantization_config", None)
+    if quantization and not _holds_float8(quantization):
         method = quantization.get("quant_method", "unknown") if isinstance(quantization, dict) else quantization
         raise UnsupportedError(
             f"{path}: the checkpoint is already quantized ({method})",
-            hint="Compile from the original weights; mixplan quantizes them itself.",
+            hint="Compile from the original weights; mixplan quantizes them itself. Read are only weights in 8-bit floats (e4m3).",
         )
     for name in ("auto_map", "attn_implementation", "_attn_implementation"):
         content.pop(name, None)

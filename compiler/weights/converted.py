@@ -103,7 +103,7 @@ class ConvertedWeights:
         self._tensors.close()
 
     def _load(self, source: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
-        return self._tensors.file(source).read(source, start, stop)
+        return self._tensors.read(source, start, stop)
 
     def _stored(self, name: str) -> str:
         """The name that `name` or a parameter tied to it is stored under."""
@@ -203,7 +203,7 @@ class ConvertedWeights:
                 if name in self._parameters and entry.dtype not in FLOATS:
                     file = self._tensors.file(source).path.name
                     raise CheckpointError(
-                        f"{where}: tensor {source!r} in {file} has dtype {entry.dtype}, expected F32, F16 or BF16",
+                        f"{where}: tensor {source!r} in {file} has dtype {entry.dtype}, expected F32, F16, BF16 or F8_E4M3",
                         hint="Quantized checkpoints are not read; compile from the original weights.",
                     )
         if extra:

@@ -1,4 +1,7 @@
-"""The safetensors files of a Hugging Face directory: one file, or shards with an index."""
+"""The safetensors files of a Hugging Face directory: one file, or shards with an index.
+
+Weights in 8-bit floats are read with their scales multiplied in, and the scales are no tensors of their own (scaled.py).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
+from mixplan.compiler.weights.check import check_finite
 from mixplan.compiler.weights.safetensors_file import SafetensorsFile, TensorEntry
+from mixplan.compiler.weights.scaled import hidden_names, scale_names, scaled
 from mixplan.runtime.errors import CheckpointError
 
 __all__ = ["ShardedTensors"]
@@ -28,10 +35,23 @@ class ShardedTensors:
         except BaseException:
             self.close()
             raise
+        dtypes = {name: file.tensors[name].dtype for name, file in self._where.items()}
+        self._scales = scale_names(dtypes)
+        self._hidden = hidden_names(dtypes, self._scales)
 
     def names(self) -> list[str]:
         """Stored names, in no meaningful order."""
-        return list(self._where)
+        return [name for name in self._where if name not in self._hidden]
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
+        """Rows [start, stop) of a tensor, as SafetensorsFile.read gives them, times the tensor's scale where it has one."""
+        rows = self._where[name].read(name, start, stop)
+        if name not in self._scales:
+            return rows
+        scale = self._where[self._scales[name]].read(self._scales[name])
+        made = scaled(name, rows, scale, self.entry(name).shape, start)
+        check_finite(name, made, self._where[name].path.name)
+        return made
 
     def entry(self, name: str) -> TensorEntry:
         """Where a tensor lies and what it is."""

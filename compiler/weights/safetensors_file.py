@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from mixplan.compiler.weights.check import check_finite
 from mixplan.runtime.dtypes import bf16_to_f32
 from mixplan.runtime.errors import CheckpointError
+from mixplan.runtime.float8 import decode
 
 __all__ = ["FLOATS", "SafetensorsFile", "TensorEntry"]
 
@@ -31,6 +33,7 @@ _NUMPY = {
     "F32": "<f4",
     "F16": "<f2",
     "BF16": "<u2",
+    "F8_E4M3": "u1",
     "I64": "<i8",
     "I32": "<i4",
     "I16": "<i2",
@@ -38,7 +41,8 @@ _NUMPY = {
     "U8": "u1",
     "BOOL": "?",
 }
-FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
+FLOATS = frozenset({"F64", "F32", "F16", "BF16", "F8_E4M3"})
+_WIDENED: dict[str, Callable[[NDArray[Any]], NDArray[np.float32]]] = {"BF16": bf16_to_f32, "F8_E4M3": decode}
 # The format's own cap on the header.
 _MAX_HEADER = 100_000_000
 _BLOCK = 16 << 20
@@ -90,7 +94,8 @@ class SafetensorsFile:
         for at in range(0, nbytes, _BLOCK):
             block = self._pread(entry, offset + at, min(_BLOCK, nbytes - at)).view(stored)
             first = at // stored.itemsize
-            out[first : first + len(block)] = bf16_to_f32(block) if entry.dtype == "BF16" else block
+            widen = _WIDENED.get(entry.dtype)
+            out[first : first + len(block)] = block if widen is None else widen(block)
         if entry.dtype in FLOATS:
             check_finite(name, out, self.path.name)
         return out.reshape(shape)
