@@ -141,7 +141,14 @@ def _rows() -> dict[str, BuildRequest]:
         ),
         "sample": BuildRequest("sample", (f, "*fp64", i, "*i64", i), {"V": _VOCAB, "LIMIT": 1024, "BLOCK": 2048}, 8),
         "matmul": BuildRequest("matmul", (f, f, f, "i32"), batched),
-        "softmax": BuildRequest("softmax", (f, f), {"K": _EXPERTS, "BLOCK": 128}, 1),
+        "softmax": BuildRequest("softmax", (f, f), {"K": _EXPERTS, "LOG": False, "BLOCK": 128}, 1),
+        "row mean": BuildRequest("reduce_rows", (f, f), {"K": _WIDTH, "OP": "mean", "FLOATS": True, "END": 0, "BLOCK": _WIDTH}, 8),
+        "row argmax": BuildRequest("reduce_rows", (f, "*i64"), {"K": 32000, "OP": "argmax", "FLOATS": True, "END": 0, "BLOCK": 4096}, 8),
+        "row argmin i64": BuildRequest(
+            "reduce_rows", ("*i64", "*i64"), {"K": 100, "OP": "argmin", "FLOATS": False, "END": 2**63 - 1, "BLOCK": 128}, 1
+        ),
+        "row product": BuildRequest("reduce_rows", (f, f), {"K": 100, "OP": "prod", "FLOATS": True, "END": 0, "BLOCK": 128}, 1),
+        "running sum": BuildRequest("cumsum", (f, f), {"K": _WIDTH, "BLOCK": _WIDTH}, 8),
         "topk": BuildRequest("topk", (f, f, "*i64"), {"K": _EXPERTS, "COUNT": 8, "BLOCK": 128}, 1),
         "take": BuildRequest("take", (f, "*i64", f, "i32", "i32", "i32"), walk_rows),
         "gather": BuildRequest("gather", (f, "*i64", f, "i32"), {"SIZE": _EXPERTS, "COUNT": 8, "BLOCK": 512}),

@@ -21,6 +21,12 @@ _CHAINS: dict[str, tuple[str, str, str]] = {
         "sizes 32 128; load f32 6144 128 1; load f32 0 128 1; load bool 0 0 1; number f32 0.5; mul f32 v0 v1; gelu f32 v4; "
         "where f32 v2 v5 v3; cast f32 v6 bf16; store f32 v5 4096 128 1; store bf16 v7 4096 128 1",
     ),
+    "parts": (
+        "*fp32 *fp32",
+        "*fp32",
+        "sizes 32 192; index i64 0 0 1; number i64 128; lt i64 v0 v1; load f32 4096 128 1 if v2 0; ge i64 v0 v1; "
+        "load f32 64 0 1 if v4 -128; where f32 v4 v5 v3; store f32 v6 6144 192 1",
+    ),
     "powers": (
         "*fp32 *fp32",
         "*fp32",

@@ -103,7 +103,7 @@ def _ones(plan: Plan) -> dict[int, np.ndarray]:
 
 def test_a_kernel_that_does_not_build_says_why(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(own_cache))
-    wrong = BuildRequest("softmax", ("*fp32", "*fp32"), {"K": 100, "BLOCK": 100})
+    wrong = BuildRequest("softmax", ("*fp32", "*fp32"), {"K": 100, "LOG": False, "BLOCK": 100})
     with pytest.raises(InternalError, match=r"softmax does not build for sm_80 .*power of 2"):
         build_all([("sm_80", wrong)])
 

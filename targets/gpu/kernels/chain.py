@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from mixplan.targets.gpu.kernels.chain_ops import binary, from_memory, literal, to_memory, unary
-from mixplan.targets.gpu.kernels.chain_text import count, dims, inner, integer, number, operands, pointer, word
+from mixplan.targets.gpu.kernels.chain_text import condition, count, dims, inner, integer, number, operands, pointer, word
 
 __all__ = ["chain"]
 
@@ -31,8 +31,13 @@ def _value(i, mask, held, sources, CHAIN: tl.constexpr, N: tl.constexpr, BLOCK: 
     OP: tl.constexpr = word(CHAIN, "value", N, 0)
     DTYPE: tl.constexpr = word(CHAIN, "value", N, 1)
     if OP == "load":
-        x = tl.load(sources[pointer(CHAIN, N)] + _offset(i, CHAIN, "value", N, 2), mask=mask, other=0)
-        v = from_memory(x, DTYPE)
+        at = _offset(i, CHAIN, "value", N, 2)
+        if condition(CHAIN, N) > 0:
+            at += integer(CHAIN, "value", N, condition(CHAIN, N) + 1)
+            mask = mask & held[integer(CHAIN, "value", N, condition(CHAIN, N))]
+        v = from_memory(tl.load(sources[pointer(CHAIN, N)] + at, mask=mask, other=0), DTYPE)
+    elif OP == "index":
+        v = _offset(i, CHAIN, "value", N, 2).to(tl.int64)
     elif OP == "number":
         v = literal(number(CHAIN, N, 2, DTYPE), DTYPE, BLOCK)
     elif operands(CHAIN, N) == 1:

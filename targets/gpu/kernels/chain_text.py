@@ -3,6 +3,8 @@
     sizes 32 128               dims behind the outer one, whose size varies with the step
     load f32 6144 128 1        value v0: from the next pointer, with a stride (in elements) for the outer dim and each of `sizes`
     number f32 0.5             v1
+    index i64 0 0 1            the place of an element along dims, by the same kind of strides
+    load f32 64 1 0 if v5 -32  from 32 elements before the pointer on, where v5 is true, and 0 elsewhere
     mul f32 v0 v1              v2: the op, the dtype of its operands, the operands
     softplus f32 v2 1.0 20.0   v3: what follows the operands are the op's numbers
     cast f32 v3 bf16           v4: of another dtype
@@ -13,7 +15,7 @@ Every line but `sizes` and `store` makes a value; stores stand last.
 
 import triton
 
-__all__ = ["count", "dims", "inner", "integer", "number", "operands", "pointer", "word"]
+__all__ = ["condition", "count", "dims", "inner", "integer", "number", "operands", "pointer", "word"]
 
 
 @triton.constexpr_function
@@ -58,6 +60,13 @@ def number(text, line, position, dtype):
 def operands(text, line):
     """How many operands a value's line names."""
     return sum(one.startswith("v") for one in _lines(text, "value")[line])
+
+
+@triton.constexpr_function
+def condition(text, line):
+    """Where the words of a load's condition start, 0 where it has none."""
+    words = _lines(text, "value")[line]
+    return words.index("if") + 1 if "if" in words else 0
 
 
 @triton.constexpr_function

@@ -35,6 +35,8 @@ class ChainText:
         self.shape = shape
         self.loads: list[View] = []
         self.stores: list[View] = []
+        self._walked: list[View] = []
+        self._tails: dict[int, str] = {}
         self._lines: list[str] = []
         self._known: dict[object, str] = {}
         self._ends: list[str] = []
@@ -50,7 +52,40 @@ class ChainText:
         view = broadcast(view, self.shape)
         if view not in self._known:
             self.loads.append(view)
+            self._walked.append(view)
         return self._value(view, f"load {view.dtype.value}")
+
+    def load_part(self, view: View, condition: str, shift: int) -> str:
+        """Elements of a view of this shape, from `shift` elements before it on, where the condition holds; 0 elsewhere."""
+        self.loads.append(view)
+        self._walked.append(view)
+        self._tails[len(self._lines)] = f" if {condition} {-shift}"
+        return self._value(len(self._lines), f"load {view.dtype.value}")
+
+    def index(self, axis: int) -> str:
+        """An element's place along an axis, i64."""
+        name = f"index {axis}"
+        if name not in self._known:
+            strides = tuple(int(i == axis and dim != 1) for i, dim in enumerate(self.shape))
+            self._walked.append(View(-1, DType.i64, self.shape, strides))
+        return self._value(name, "index i64")
+
+    def compare(self, op: str, a: str, b: str) -> str:
+        """An op on two integers."""
+        line = f"{op} i64 {a} {b}"
+        return self._value(line, line)
+
+    def both(self, conditions: Sequence[str]) -> str:
+        """Whether all of at least one condition hold."""
+        first, *rest = conditions
+        for other in rest:
+            line = f"logical_and bool {first} {other}"
+            first = self._value(line, line)
+        return first
+
+    def choose(self, condition: str, a: str, b: str, dtype: DType) -> str:
+        """a where the condition holds, else b."""
+        return self._value(len(self._lines), f"where {dtype.value} {condition} {a} {b}")
 
     def number(self, value: float | int | bool | str, dtype: DType) -> str:
         """A number for every element; inf and nan are spelled."""
@@ -79,12 +114,12 @@ class ChainText:
 
     def finished(self) -> tuple[list[View | None], dict[str, Constant], Dim, int]:
         """The kernel's pointers, its compile-time arguments, the outer dim, and the elements of each of its indices."""
-        outer, dims, strides = outer_dims([*self.loads, *self.stores])
+        outer, dims, strides = outer_dims([*self._walked, *self.stores])
         given = iter(strides)
         lines = [" ".join(["sizes", *map(str, dims)])]
-        for line in self._lines + self._ends:
-            walks = line.startswith(("load ", "store "))
-            lines.append(" ".join([line, *map(str, next(given))]) if walks else line)
+        for number, line in enumerate(self._lines + self._ends):
+            walks = line.startswith(("load ", "index ", "store "))
+            lines.append((" ".join([line, *map(str, next(given))]) if walks else line) + self._tails.get(number, ""))
         pointers: list[View | None] = [*self.loads, *[None] * (MOST_LOADS - len(self.loads))]
         pointers += [*self.stores, *[None] * (MOST_STORES - len(self.stores))]
         return pointers, {"CHAIN": "\n".join(lines), "BLOCK": BLOCK}, outer, prod(dims)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from mixplan.runtime.plan import Node, Sym
 from mixplan.targets.gpu.lower.builder import Builder
 from mixplan.targets.gpu.lower.chain import MOST_LOADS, MOST_STORES, POINTWISE, ChainText
-from mixplan.targets.gpu.lower.views import Refused, View, broadcast, contiguous_strides, reshaped
+from mixplan.targets.gpu.lower.views import Refused, broadcast, contiguous_strides, reshaped
 
 __all__ = ["ELEMENTWISE", "VIEWS", "emit_chain"]
 
@@ -78,21 +78,20 @@ def _expand(b: Builder, node: Node) -> None:
     b.views[node.outputs[0]] = broadcast(b.view(node.inputs[0]), shape)
 
 
-def _cat(b: Builder, node: Node) -> None:
-    axis = int(str(node.attrs["axis"]))
-    y = b.define(node.outputs[0])
-    at = 0
-    for value in node.inputs:
-        x = b.view(value)
+def _flip(b: Builder, node: Node) -> None:
+    x, axes = b.view(node.inputs[0]), node.attrs["axes"]
+    assert isinstance(axes, tuple)
+    strides, offset = list(x.strides), x.offset
+    for axis in (int(str(one)) for one in axes):
         size = x.shape[axis]
         if not isinstance(size, int):
-            raise Refused("parts along the tokens")
-        part = View(y.home, y.dtype, x.shape, tuple(0 if dim == 1 else s for dim, s in zip(x.shape, y.strides, strict=True)), y.offset)
-        b.copy(x, y.dtype, replace(part, offset=y.offset + at * y.strides[axis]))
-        at += size
+            raise Refused("flipped along the tokens")
+        offset += (size - 1) * strides[axis]
+        strides[axis] = -strides[axis]
+    b.views[node.outputs[0]] = replace(x, strides=tuple(strides), offset=offset)
 
 
-VIEWS = frozenset({"reshape", "permute", "expand", "slice"})
+VIEWS = frozenset({"reshape", "permute", "expand", "slice", "flip"})
 """Ops that launch nothing, or a copy."""
 
 ELEMENTWISE = {
@@ -101,5 +100,5 @@ ELEMENTWISE = {
     "slice": _slice,
     "permute": _permute,
     "expand": _expand,
-    "cat": _cat,
+    "flip": _flip,
 }

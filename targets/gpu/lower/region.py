@@ -18,18 +18,28 @@ from mixplan.targets.gpu.arch import ARCHS, JIT, Arch
 from mixplan.targets.gpu.builds import BuildRequest
 from mixplan.targets.gpu.lower.arena import Buffer, place
 from mixplan.targets.gpu.lower.attention import attention, stretch_of
+from mixplan.targets.gpu.lower.axes import AXES
 from mixplan.targets.gpu.lower.builder import DECODE_TOKENS, Builder, Special, affine, power_of_two
 from mixplan.targets.gpu.lower.chain import POINTWISE
 from mixplan.targets.gpu.lower.elementwise import ELEMENTWISE, VIEWS, emit_chain
 from mixplan.targets.gpu.lower.gemm import PRODUCTS
 from mixplan.targets.gpu.lower.matmul import matmul
+from mixplan.targets.gpu.lower.places import PLACES
 from mixplan.targets.gpu.lower.rows import ROWS
 from mixplan.targets.gpu.lower.sums import find_sums
 from mixplan.targets.gpu.lower.views import Refused
 
 __all__ = ["EMITTERS", "lower_region", "refusal"]
 
-EMITTERS: Mapping[str, Callable[[Builder, Node], None]] = {**ELEMENTWISE, **ROWS, **PRODUCTS, "matmul": matmul, "attention": attention}
+EMITTERS: Mapping[str, Callable[[Builder, Node], None]] = {
+    **ELEMENTWISE,
+    **AXES,
+    **PLACES,
+    **ROWS,
+    **PRODUCTS,
+    "matmul": matmul,
+    "attention": attention,
+}
 """By op: what makes its launches."""
 
 

@@ -1,35 +1,18 @@
-"""Ops that work on rows: norms, quantization, rotary embedding, embedding, softmax, choices and rows by index."""
+"""Ops that work on rows: norms, quantization, rotary embedding, embedding, and rows by index."""
 
 from __future__ import annotations
-
-from math import prod
 
 from mixplan.runtime.devices.gpu_program import Affine, Constant
 from mixplan.runtime.dtypes import DType
 from mixplan.runtime.formats import ceil_div, round_up
-from mixplan.runtime.plan import Dim, Node, Sym
+from mixplan.runtime.plan import Dim, Node
 from mixplan.targets.gpu.lower.builder import Builder, affine, power_of_two
 from mixplan.targets.gpu.lower.chain import BLOCK
 from mixplan.targets.gpu.lower.gemm import format_arguments, weight_format
+from mixplan.targets.gpu.lower.sizes import count_of, last_axis, row_block, row_warps, times
 from mixplan.targets.gpu.lower.views import Refused, View, heads_of, rows_of
 
 __all__ = ["ROWS"]
-
-_WIDEST = 65536  # columns of a row that one program holds
-
-
-def _warps(block: int) -> int:
-    return 1 if block <= 256 else 4 if block <= 2048 else 8 if block <= 16384 else 16
-
-
-def _block(columns: int) -> int:
-    if columns > _WIDEST:
-        raise Refused(f"rows of {columns} elements; the kernels hold at most {_WIDEST}")
-    return power_of_two(columns)
-
-
-def _times(dim: Dim, heads: int) -> Dim:
-    return Sym(dim.sym, dim.mul * heads, dim.add * heads) if isinstance(dim, Sym) else dim * heads
 
 
 def _summed(b: Builder, node: Node) -> tuple[View, View | None, View | None]:
@@ -61,16 +44,16 @@ def _norm(b: Builder, node: Node) -> None:
             heads, head = 1, 0
         else:
             tokens, step, heads, head, columns = place
-            rows = _times(tokens, heads)
+            rows = times(tokens, heads)
     group = int(str(node.attrs.get("group", 0)))
     padded = round_up(columns, group or 32) if quantized else columns
     outputs: list[View | None] = [b.define(value) for value in node.outputs]
     outputs += [None] * (3 - len(outputs))
-    block = _block(padded)
+    block = row_block(padded)
     options: dict[str, Constant] = {"K": columns, "KP": padded, "HEADS": heads, "X_STRIDE": step, "HEAD_STRIDE": head}
     options |= {"CENTRED": centred, "EPS": float(str(node.attrs["eps"])), "QUANTIZED": quantized, "GROUP": group, "BLOCK": block}
     weight, bias = b.optional(node, 1), b.optional(node, 2) if centred else None
-    b.launch("norm", [x, residual, weight, bias, total, *outputs], options, [affine(rows)], warps=_warps(block))
+    b.launch("norm", [x, residual, weight, bias, total, *outputs], options, [affine(rows)], warps=row_warps(block))
 
 
 def _plain(view: View) -> tuple[Dim, int, int]:
@@ -87,10 +70,10 @@ def _quantize(b: Builder, node: Node) -> None:
     rows, step, columns = _plain(x)
     group = int(str(node.attrs.get("group", 0)))
     padded = round_up(columns, group or 32)
-    block = _block(padded)
+    block = row_block(padded)
     outputs = [b.define(value) for value in node.outputs]
     options: dict[str, Constant] = {"K": columns, "KP": padded, "X_STRIDE": step, "GROUP": group, "BLOCK": block}
-    b.launch("quantize_act", [x, *outputs], options, [affine(rows)], warps=_warps(block))
+    b.launch("quantize_act", [x, *outputs], options, [affine(rows)], warps=row_warps(block))
 
 
 def _rope(b: Builder, node: Node) -> None:
@@ -117,7 +100,7 @@ def _embedding(b: Builder, node: Node) -> None:
     if ids.dtype is not DType.i64:
         ids = b.copy(ids, DType.i64)
     rows, columns = int(str(node.attrs["rows"])), int(str(node.attrs["columns"]))
-    count = _count(ids.shape)
+    count = count_of(ids.shape)
     book, options = format_arguments(fmt)
     y = b.define(node.outputs[0])
     block = min(power_of_two(columns), 1024)
@@ -126,57 +109,20 @@ def _embedding(b: Builder, node: Node) -> None:
     b.launch("embedding", given, {**sizes, **options}, [affine(count), Affine(add=ceil_div(columns, block))], words=[1])
 
 
-def _count(shape: tuple[Dim, ...]) -> Dim:
-    """Elements of a shape in which at most one dim varies."""
-    varying = [dim for dim in shape if isinstance(dim, Sym)]
-    fixed = prod(dim for dim in shape if isinstance(dim, int))
-    if len(varying) > 1:
-        raise Refused("two dims vary with the step")
-    return _times(varying[0], fixed) if varying else fixed
-
-
-def _last_axis(node: Node, view: View) -> int:
-    if int(str(node.attrs["axis"])) != len(view.shape) - 1:
-        raise Refused(f"{node.op} over another axis than the last")
-    columns = view.shape[-1]
-    if not isinstance(columns, int):
-        raise Refused(f"{node.op} over an axis that varies with the step")
-    return columns
-
-
-def _softmax(b: Builder, node: Node) -> None:
-    x = b.contiguous(b.view(node.inputs[0]))
-    columns = _last_axis(node, x)
-    block = _block(columns)
-    rows = _count(x.shape[:-1])
-    b.launch("softmax", [x, b.define(node.outputs[0])], {"K": columns, "BLOCK": block}, [affine(rows)], warps=_warps(block))
-
-
-def _topk(b: Builder, node: Node) -> None:
-    x = b.contiguous(b.view(node.inputs[0]))
-    columns, count = _last_axis(node, x), int(str(node.attrs["k"]))
-    if x.dtype is not DType.f32 or not node.attrs.get("largest", True) or not 0 < count <= 64:
-        raise Refused("topk of other than the largest 1 to 64 of f32")
-    block = _block(columns)
-    outputs = [b.define(value) for value in node.outputs]
-    options: dict[str, Constant] = {"K": columns, "COUNT": count, "BLOCK": block}
-    b.launch("topk", [x, *outputs], options, [affine(_count(x.shape[:-1]))], warps=_warps(block))
-
-
 def _take(b: Builder, node: Node) -> None:
     x, index = b.view(node.inputs[0]), b.contiguous(b.view(node.inputs[1]))
     axis = int(str(node.attrs["axis"]))
     tail = x.shape[axis + 1 :]
-    inner = _count(tail)
+    inner = count_of(tail)
     if not isinstance(inner, int):
         raise Refused("rows whose length varies with the step")
-    outer, count, size = _count(x.shape[:axis]), _count(index.shape), x.shape[axis]
+    outer, count, size = count_of(x.shape[:axis]), count_of(index.shape), x.shape[axis]
     straight = View(x.home, x.dtype, tail, x.strides[axis + 1 :], x.offset)
     if not straight.contiguous or outer != 1:
         x = b.contiguous(x)
     if outer != 1 and not isinstance(size, int):
         raise Refused("rows taken along the tokens, behind another dim")
-    total = _times(outer, count) if isinstance(count, int) else _times(count, outer) if isinstance(outer, int) else None
+    total = times(outer, count) if isinstance(count, int) else times(count, outer) if isinstance(outer, int) else None
     if total is None:
         raise Refused("two dims vary with the step")
     y = b.define(node.outputs[0])
@@ -188,26 +134,12 @@ def _take(b: Builder, node: Node) -> None:
 
 def _gather(b: Builder, node: Node) -> None:
     x, index = (b.contiguous(b.view(value)) for value in node.inputs)
-    size, count = _last_axis(node, x), index.shape[-1]
+    size, count = last_axis(node, x), index.shape[-1]
     if not isinstance(count, int) or x.shape[:-1] != index.shape[:-1]:
         raise Refused("gather from rows that are not the index's")
-    outer = _count(x.shape[:-1])
+    outer = count_of(x.shape[:-1])
     options: dict[str, Constant] = {"SIZE": size, "COUNT": count, "BLOCK": BLOCK}
     b.launch("gather", [x, index, b.define(node.outputs[0])], options, [affine(outer, BLOCK, count)], numbers=[affine(outer)])
-
-
-def _reduce(b: Builder, node: Node) -> None:
-    x = b.contiguous(b.view(node.inputs[0]))
-    axes = node.attrs["axes"]
-    if x.dtype is not DType.f32 or not isinstance(axes, tuple) or len(axes) != 1:
-        raise Refused(f"{node.op} of other than f32 over one axis")
-    axis = int(str(axes[0]))
-    size, inner = x.shape[axis], _count(x.shape[axis + 1 :])
-    if not isinstance(size, int) or not isinstance(inner, int):
-        raise Refused(f"{node.op} over an axis that varies with the step")
-    outer = _count(x.shape[:axis])
-    options: dict[str, Constant] = {"SIZE": size, "INNER": inner, "OP": node.op, "BLOCK": 256}
-    b.launch("reduce", [x, b.define(node.outputs[0])], options, [affine(outer, 256, inner)], numbers=[affine(outer)])
 
 
 ROWS = {
@@ -218,9 +150,6 @@ ROWS = {
     "quantize_act": _quantize,
     "rope": _rope,
     "embedding": _embedding,
-    "softmax": _softmax,
-    "topk": _topk,
     "take": _take,
     "gather": _gather,
-    **dict.fromkeys(("sum", "mean", "amax", "amin"), _reduce),
 }

@@ -101,7 +101,7 @@ def test_a_norm_adds_what_stands_before_it(kit: Any, case: str, launches: int) -
         kit.op("sum", total, axes=(2,), keepdims=False)
     kit.op("rms_norm_quant", total, eps=1e-6, group=0)
     found = _launches(kit)
-    assert [text.split()[0] for text in found] == ["sizes"] * (launches - 1) + ["reduce"] * (case == "read before") + ["norm"]
+    assert [text.split()[0] for text in found] == ["sizes"] * (launches - 1) + ["reduce_rows"] * (case == "read before") + ["norm"]
 
 
 def test_a_sum_that_others_read_is_kept(kit: Any) -> None:
