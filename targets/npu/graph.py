@@ -34,6 +34,7 @@ ELEMENT_TYPES: dict[str, int] = {
     "u8": TensorProto.UINT8,
     "i4": TensorProto.INT4,
     "u4": TensorProto.UINT4,
+    "f8": TensorProto.FLOAT8E4M3FN,
     "bool": TensorProto.BOOL,
 }
 

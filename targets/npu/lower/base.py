@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from mixplan.runtime.dtypes import DType
 from mixplan.runtime.ops import op_spec
 from mixplan.runtime.plan import Node, Value
+from mixplan.targets.npu.lower.floats8 import floats8_reason
 from mixplan.targets.npu.providers.base import ProviderRules
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def attrs_of(node: Node) -> dict[str, Any]:
 def float_check(node: Node, values: Sequence[Value], rules: ProviderRules) -> str:
     """What stands against a product of floats."""
     if attrs_of(node)["activation_dtype"] == "e4m3":
-        return "its input is rounded to 8-bit floats, each row with a scale of its own, which no provider does"
+        return floats8_reason(rules)
     return ""
 
 

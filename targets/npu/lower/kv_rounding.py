@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mixplan.runtime.dtypes import DType
-from mixplan.runtime.errors import UnsupportedError
 from mixplan.runtime.kv_format import KvCodes, KvFloats
 from mixplan.runtime.plan import AttentionLayer
+from mixplan.targets.npu.lower.floats8 import as_floats8
 
 if TYPE_CHECKING:
     from mixplan.targets.npu.graph import Graph
@@ -20,14 +20,13 @@ def as_stored(g: Graph, x: str, layer: AttentionLayer, size: int, *, keys: bool)
     runs = [(held.keys if keys else held.values, count) for held, count in layer.runs]
     if all(held is DType.f32 for held, _ in runs):
         return x
-    if any(isinstance(held, KvFloats) for held, _ in runs):
-        raise UnsupportedError(
-            "The NPU target keeps no keys and values in fp8: providers have no 8-bit floats.", hint="Give --kv-dtype f16, i8 or i4."
-        )
     parts, first = [], 0
     for held, count in runs:
         part = x if len(runs) == 1 else g.part(x, 1, first, first + count)
-        parts.append(_coded(g, part, held, count, size) if isinstance(held, KvCodes) else g.cast(g.cast(part, held.value), "f32"))
+        if isinstance(held, KvCodes):
+            parts.append(_coded(g, part, held, count, size))
+        else:
+            parts.append(as_floats8(g, part) if isinstance(held, KvFloats) else g.cast(g.cast(part, held.value), "f32"))
         first += count
     return parts[0] if len(parts) == 1 else g.op("Concat", *parts, axis=1)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from mixplan.runtime.devices.npu_weights import Weight, node_weights
 from mixplan.runtime.plan import Node, Shape
 from mixplan.targets.npu.lower.base import Lowering, attrs_of, float_check
+from mixplan.targets.npu.lower.floats8 import rows_as_floats8
 from mixplan.targets.npu.lower.integer_product import integer_product, takes_codes
 from mixplan.targets.npu.lower.weights import product
 
@@ -17,8 +18,10 @@ __all__ = ["LINEAR", "float_input", "input_shape", "quantized_product"]
 
 
 def float_input(g: Graph, node: Node) -> str:
-    """The input of a product of floats, rounded to bf16 where the node says so."""
+    """The input of a product of floats, rounded to bf16 or to 8-bit floats where the node says so."""
     x = g.value(node.inputs[0])
+    if attrs_of(node)["activation_dtype"] == "e4m3":
+        return rows_as_floats8(g, x, len(g.shape(node.inputs[0])))
     return g.cast(g.cast(x, "bf16"), "f32") if attrs_of(node)["activation_dtype"] == "bf16" else x
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mixplan.targets.conformance.run import run_conformance
 
-OPS = ("silu", "floor_div", "remainder", "scatter", "linear_q", "grouped_linear", "rms_norm_quant", "attention")
+OPS = ("silu", "floor_div", "remainder", "scatter", "linear", "linear_q", "grouped_linear", "rms_norm_quant", "attention")
 
 
 def test_cases_pass_or_are_refused_with_a_reason() -> None:
