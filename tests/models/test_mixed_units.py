@@ -81,6 +81,28 @@ def test_what_one_unit_cannot_do_the_other_does(tmp_path: Path, monkeypatch: pyt
         np.testing.assert_allclose(model.step(*step), other.step(*step), 5e-3, 5e-3)
 
 
+def test_greedy_tokens_are_those_of_the_cpu_where_formats_are_exact(tmp_path: Path) -> None:
+    """Experts and all that goes with them move to the NPU; the CPU plan is the measure."""
+    plans = [tmp_path / name for name in ("cpu.plan", "mixed.plan")]
+    common = {"scheme": "FP32", "isa": ("native",), "kv_dtype": "f32"}
+    costs = ("cpu:f32=1GFLOPS,bandwidth=1GB/s", "npu:f32=1TFLOPS,bandwidth=1TB/s,call=1us")
+    mixed = {"targets": ("cpu+npu",), "unit_costs": costs, "move_above": "30us", "boundary_below": "4MB", "transfer": "1TB/s+1us"}
+    compile_plan(tiny_model("mixtral"), output=plans[0], **common)
+    compile_plan(tiny_model("mixtral"), output=plans[1], **mixed, **common)
+    told = explain_placement(plans[1])
+    assert "npu" in {row["device"] for row in told["nodes"] if row["op"] == "grouped_linear"}
+    chosen = []
+    for plan in plans:
+        with load(plan, kv_tokens=128) as model:
+            ids, rows = list(range(3, 15)), model.step(list(range(3, 15)), list(range(12)), [0] * 12, "last")
+            for at in range(12, 28):
+                ids.append(int(rows[-1].argmax()))
+                rows = model.step(ids[-1:], [at], [0], "last")
+        chosen.append((ids, rows))
+    assert chosen[0][0] == chosen[1][0]
+    np.testing.assert_allclose(chosen[0][1], chosen[1][1], 1e-4, 1e-4)
+
+
 def test_options_of_placing_need_units_to_choose_from(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="nothing is weighed"):
         compile_plan("no such checkpoint", output=tmp_path / "m.plan", targets=("cpu",), move_above="1ms")
