@@ -218,10 +218,11 @@ def test_torch_takes_over_from_a_driver_that_cannot(fake_gpu: Any, monkeypatch: 
     monkeypatch.setattr(gpu, "_torch_backend", lambda interpret: "torch")
     monkeypatch.setattr(gpu, "_loaded", loaded)
     caches = CacheSpec(1, 32, 1, 1)
-    assert gpu.GpuDevice(DeviceOptions()).load(None, 0, caches) is region  # type: ignore[arg-type]
+    no_plan: Any = None  # which the stand-in for _loaded does not look at
+    assert gpu.GpuDevice(DeviceOptions()).load(no_plan, 0, caches) is region
     assert region.implementation == "torch on the GPU"
     assert region.faults == (Fault("the CUDA driver", "no such kernels"),)
     with pytest.raises(UnsupportedError, match="no such kernels"):
-        gpu.GpuDevice(DeviceOptions(isa="sm_90")).load(None, 0, caches)  # type: ignore[arg-type]
+        gpu.GpuDevice(DeviceOptions(isa="sm_90")).load(no_plan, 0, caches)
     with pytest.raises(UnsupportedError, match="'sm_80', but the GPU here runs 'sm_90'"):
-        gpu.GpuDevice(DeviceOptions(isa="sm_80")).load(None, 0, caches)  # type: ignore[arg-type]
+        gpu.GpuDevice(DeviceOptions(isa="sm_80")).load(no_plan, 0, caches)
