@@ -39,8 +39,8 @@ class Executor:
         self.calls = 0
         self.moves = 0
         """How often a region went to another device."""
-        self.restore: Callable[[], None] = lambda: None
-        """Makes the keys and values of all sequences anew, where a region that held some has moved to another device."""
+        self.restore: Callable[[Callable[[Step], object]], None] = lambda run: None
+        """Has the function given run steps that make the keys and values of all sequences anew: a region that held some has moved."""
 
     def run(self, step: Step, tap: Tap | None = None) -> list[Array]:
         """The plan's outputs, in order. They may lie in a device's memory, valid until the next run.
@@ -92,7 +92,7 @@ class Executor:
         self._regions[number] = other
         self.moves += 1
         if self._remembers[number]:
-            self.restore()
+            self.restore(self.run)
 
     def decoder(self, tables: NDArray[np.int32]) -> RegionDecoder | None:
         """The short way for decode steps (see hal.DecodingRegion), where the plan is one region of a device that has it."""

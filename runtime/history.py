@@ -27,7 +27,7 @@ class History:
         del held[start:]
         held.extend(tokens)
 
-    def restore(self, cache: PagedCache, run: Callable[[Step], object], most: int) -> None:
+    def restore(self, cache: PagedCache, most: int, run: Callable[[Step], object]) -> None:
         """Have `run` store all tokens in the cache once more, in steps of at most `most`. Where it fails no sequence has any tokens, since
         what there is of their keys and values is not known.
         """

@@ -69,7 +69,7 @@ class Model:
         self._placements = placements
         self._history = History(cache.spec.max_sequences)
         self._decoder = Decoder(loaded.plan.model, executor, cache, self._history, max_step_tokens)
-        executor.restore = partial(self._history.restore, cache, executor.run, max_step_tokens)
+        executor.restore = partial(self._history.restore, cache, max_step_tokens)
         self._lock = threading.RLock()
         self._tokenizer: Tokenizer | None = None
         self._closed = False

@@ -9,7 +9,7 @@ import msgspec
 from mixplan.runtime.devices.registry import create_device
 from mixplan.runtime.errors import CapacityError, InternalError, MissingExtraError, MixplanError, OptionError, UnsupportedError
 from mixplan.runtime.fallbacks import FALLBACK, Fallback, Fallbacks
-from mixplan.runtime.hal import CacheSpec, Device, DeviceOptions, Fault, LoadedRegion
+from mixplan.runtime.hal import CacheSpec, Device, DeviceOptions, Fault, LoadedRegion, Support
 from mixplan.runtime.plan_io import LoadedPlan
 
 __all__ = ["FALLBACK", "Placement", "RegionLoader", "check_options"]
@@ -120,9 +120,19 @@ class RegionLoader:
         device = self._devices[name]
         try:
             support = device.supported()
+            if not isinstance(support, Support):
+                raise UnsupportedError(
+                    f"The device {name!r} says {support!r:.60} of whether it can work here; supported() gives a Support."
+                )
             if not support.ok:
                 raise UnsupportedError(f"The device {name!r} cannot work on this machine: {support.reason}.")
-            return device.load(self._plan, index, self._caches)
+            loaded = device.load(self._plan, index, self._caches)
+            if type(device).__module__.startswith("mixplan."):
+                return loaded
+            # Imported here: most plans need no device of another package.
+            from mixplan.runtime.guarded import GuardedRegion
+
+            return GuardedRegion(self._plan.plan, region, name, loaded)
         except MixplanError:
             raise
         except MemoryError as error:

@@ -15,6 +15,7 @@ from mixplan.runtime.devices.gpu_program import Program, decode_program
 from mixplan.runtime.devices.gpu_region import GpuRegion
 from mixplan.runtime.errors import InternalError, MissingExtraError, MixplanError, PlanError, UnsupportedError
 from mixplan.runtime.hal import PAGE_SIZE, CacheSpec, DeviceOptions, Fault, LoadedRegion, Support
+from mixplan.runtime.plan import Region
 from mixplan.runtime.plan_io import LoadedPlan
 
 __all__ = ["INTERPRET", "JIT", "GpuDevice"]
@@ -62,7 +63,7 @@ class GpuDevice:
                     raise
                 faults.append(Fault(name, error.message))
                 continue
-            region.implementation, region.faults = name, tuple(faults)
+            region.implementation, region.faults = name, (*faults, *region.faults)
             return region
         raise InternalError("no way to run a region on a GPU was tried")
 
@@ -85,8 +86,10 @@ class GpuDevice:
 
 def _loaded(plan: LoadedPlan, region_index: int, caches: CacheSpec, backend: Backend) -> GpuRegion:
     try:
-        program, binaries = _program(plan, region_index, backend.arch)
-        return GpuRegion(plan, region_index, caches, backend, program, binaries)
+        program, binaries, faults = _program(plan, region_index, backend.arch)
+        region = GpuRegion(plan, region_index, caches, backend, program, binaries)
+        region.faults = faults
+        return region
     except BaseException:
         backend.close()
         raise
@@ -109,22 +112,36 @@ def _targets(module: str, name: str) -> Any:
     return getattr(importlib.import_module(f"mixplan.targets.gpu.{module}"), name)
 
 
-def _program(plan: LoadedPlan, region_index: int, arch: str) -> tuple[Program, memoryview]:
-    """The plan's own program for `arch` where the plan is trusted and has one, else one made here."""
+def _program(plan: LoadedPlan, region_index: int, arch: str) -> tuple[Program, memoryview, tuple[Fault, ...]]:
+    """The plan's own program for `arch` where the plan is trusted and has a sound one, else one made here; and what was wrong with it."""
     region = plan.plan.regions[region_index]
     path = region.kernels.get(arch)
-    if path is not None and plan.trusted:
-        program, binaries = decode_program(plan.read_file(path), f"{plan.root}/{path}")
+    faults: tuple[Fault, ...] = ()
+    if path is None:
+        why = f"the plan has none for it, but for {', '.join(sorted(region.kernels)) or 'no GPU'}"
+    elif not plan.trusted:
+        why = plan.trust_reason
     else:
-        why = f"the plan has none for it, but for {', '.join(sorted(region.kernels)) or 'no GPU'}" if path is None else plan.trust_reason
+        # A file that is not the one that was written is an error; one that was written wrongly is replaced.
+        data = plan.read_file(path)
         try:
-            data = _targets("rebuild", "rebuild")(plan.plan, region_index, arch)
-        except MixplanError as error:
-            raise UnsupportedError(
-                f"Kernels for {arch} would have to be built here, since {why}; that failed: {error.message}",
-                hint=error.hint or "Compile the plan with --arch " + arch,
-            ) from error
-        program, binaries = decode_program(data, f"what was built here for {arch}")
+            return *_fitting(plan, region, arch, data, f"{plan.root}/{path}"), ()
+        except PlanError as error:
+            why = error.message.rstrip(".")
+            faults = (Fault(f"the plan's {arch} kernels", error.message),)
+    try:
+        data = _targets("rebuild", "rebuild")(plan.plan, region_index, arch)
+    except MixplanError as error:
+        raise UnsupportedError(
+            f"Kernels for {arch} would have to be built here, since {why}; that failed: {error.message}",
+            hint=error.hint or "Compile the plan with --arch " + arch,
+        ) from error
+    return *_fitting(plan, region, arch, data, f"what was built here for {arch}"), faults
+
+
+def _fitting(plan: LoadedPlan, region: Region, arch: str, data: bytes, where: str) -> tuple[Program, memoryview]:
+    """A program and its binaries. PlanError where it is none, or another region's."""
+    program, binaries = decode_program(data, where)
     if program.arch != arch or program.fingerprint != region_fingerprint(plan.plan, region):
         raise PlanError(
             f"The {arch} kernels of region {region.name!r} do not belong to it: they were made for other shapes or attributes.",

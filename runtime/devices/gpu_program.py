@@ -127,8 +127,10 @@ def decode_program(data: bytes, where: str) -> tuple[Program, memoryview]:
     """The program and its binaries. PlanError, naming `where`, for anything that does not fit together."""
     hint = "Compile the plan again with this version of mixplan."
     size = int.from_bytes(data[8:16], "little")
-    if data[:8] != _MAGIC or 16 + size > len(data):
+    if data[:8] != _MAGIC:
         raise PlanError(f"{where} is not a file of GPU kernels of this version.", hint=hint)
+    if 16 + size > len(data):
+        raise PlanError(f"{where} is not a file of GPU kernels: it is cut short, to {len(data)} bytes.", hint=hint)
     try:
         program = msgspec.json.decode(data[16 : 16 + size], type=Program)
     except msgspec.MsgspecError as error:
