@@ -14,11 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import fx
 
+from mixplan.compiler.constants import Constants
 from mixplan.compiler.custom.memory import in_memory, narrowed, widened
 from mixplan.compiler.custom.signature import read_signature
 from mixplan.compiler.custom.standalone import Standalone, build
 from mixplan.compiler.custom.trace import check_function, lower_function
 from mixplan.compiler.evaluate import evaluate
+from mixplan.compiler.lowering import Lowered
 from mixplan.runtime.dtypes import DType
 from mixplan.runtime.errors import OptionError
 from mixplan.targets.registry import get_target
@@ -41,13 +43,13 @@ class Kernel:
     """
 
     def __init__(self, function: Callable[..., Any], dtype: str, target: str, isa: str | None = None) -> None:
+        self.signature = read_signature(function)
         if dtype not in DTYPES:
             raise OptionError(f"dtype of kernel {function.__name__} is {dtype!r}; allowed are {', '.join(DTYPES)}.")
         get_target(target)
         self.function, self.dtype, self.target, self.isa = function, dtype, target, isa
         self.name: str = function.__name__
         self.__doc__ = function.__doc__
-        self.signature = read_signature(function)
         check_function(function, self.signature)
         self._built: dict[Any, tuple[Standalone, bool]] = {}
         self._folders: list[str] = []
@@ -74,15 +76,16 @@ class Kernel:
     def reference(self, *arrays: Array, **numbers: float) -> Any:
         """By the numpy references of the ops that the kernel is lowered to, as the runtime has them."""
         given = [_array(one) for one in arrays]
-        lowered, constants = self._lowered(given, self.signature.bind(self.name, given, numbers))
+        lowered, constants, used = self._lowered(given, self.signature.bind(self.name, given, numbers))
         lowered = in_memory(lowered, DTYPES[self.dtype])
         names = [value.name for value in lowered.values if value.kind == "input"]
-        return _result(evaluate(lowered, constants, dict(zip(names, self._narrowed(given), strict=True)), tokens=1))
+        arrays_used = self._narrowed([given[place] for place in used])
+        return _result(evaluate(lowered, constants, dict(zip(names, arrays_used, strict=True)), tokens=1))
 
     def ops(self, *arrays: Array, **numbers: float) -> tuple[str, ...]:
         """Names of the plan's ops that the kernel becomes on arrays of these shapes."""
         given = [_array(one) for one in arrays]
-        lowered, _ = self._lowered(given, self.signature.bind(self.name, given, numbers))
+        lowered, _, _ = self._lowered(given, self.signature.bind(self.name, given, numbers))
         return tuple(node.op for node in in_memory(lowered, DTYPES[self.dtype]).nodes)
 
     def source(self, *arrays: Array, **numbers: float) -> str:
@@ -110,7 +113,7 @@ class Kernel:
     def _narrowed(self, arrays: Sequence[Array]) -> list[Array]:
         return [narrowed(one, DTYPES[self.dtype]) for one in arrays]
 
-    def _lowered(self, arrays: Sequence[Array], numbers: dict[str, float]) -> Any:
+    def _lowered(self, arrays: Sequence[Array], numbers: dict[str, float]) -> tuple[Lowered, Constants, tuple[int, ...]]:
         return lower_function(self.function, numbers, [torch.from_numpy(one) for one in arrays])
 
     def _run(self, arrays: Sequence[Array], numbers: dict[str, float]) -> Any:
@@ -125,13 +128,14 @@ class Kernel:
         """What was built for these shapes and numbers, and whether its arrays are in the kernel's dtype."""
         key = (tuple((one.shape, one.dtype.str) for one in arrays), tuple(sorted(numbers.items())))
         if key not in self._built:
-            lowered, constants = self._lowered(arrays, numbers)
+            lowered, constants, used = self._lowered(arrays, numbers)
             target = get_target(self.target)
             held = in_memory(lowered, DTYPES[self.dtype])
             narrow = all(target.supports(node, held.values).ok for node in held.nodes if node.op == "cast")
             self._folders.append(tempfile.mkdtemp(prefix="mixplan-kernel-"))
             folder = Path(self._folders[-1])
-            self._built[key] = (build(self.name, held if narrow else lowered, constants, self.target, folder, self.isa), narrow)
+            built = build(self.name, held if narrow else lowered, constants, used, self.target, folder, self.isa)
+            self._built[key] = (built, narrow)
         return self._built[key]
 
 

@@ -53,5 +53,5 @@ def narrowed(array: Array, dtype: DType) -> Array:
 def widened(array: Array) -> Array:
     """A result back in f32."""
     if array.dtype == np.uint16:
-        return bf16_to_f32(array)
+        return np.asarray(bf16_to_f32(array))  # an array of a number, too
     return array.astype(np.float32) if array.dtype == np.float16 else array

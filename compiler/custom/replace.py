@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from mixplan.compiler.custom.trace import ALLOWED
+from mixplan.compiler.custom.trace import ALLOWED, quiet_torch
 from mixplan.passes.base import PassContext, PassResult
 from mixplan.passes.patterns import dims, same_dims
 from mixplan.passes.rewriting import Rewriter
@@ -34,6 +36,12 @@ class Replacement:
     ) -> None:
         if not targets:
             raise OptionError(f"Kernel {kernel.name} replaces nothing: name the ops, such as torch.ops.aten.silu.default.")
+        for one in targets:
+            if not isinstance(one, torch._ops.OpOverload) and one is not operator.getitem:
+                raise OptionError(
+                    f"Kernel {kernel.name} cannot replace {one!r:.60}, which is no op of a model's graph.",
+                    hint="Allowed are overloads of torch's and mixplan's ops, such as torch.ops.aten.silu.default, and operator.getitem.",
+                )
         self.__name__ = name
         self._kernel, self._targets, self._match, self._numbers = kernel, tuple(targets), match, dict(numbers)
 
@@ -60,7 +68,7 @@ class Replacement:
 def _inline(kernel: Kernel, numbers: Mapping[str, float], node: fx.Node, given: Sequence[fx.Node], edit: Rewriter) -> fx.Node:
     bound = kernel.signature.bind(kernel.name, given, numbers)
     try:
-        with edit.mode:
+        with edit.mode, quiet_torch():
             traced = make_fx(lambda *tensors: kernel.function(*tensors, **bound))(*(one.meta["val"] for one in given))
     except MixplanError:
         raise

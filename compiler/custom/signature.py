@@ -34,7 +34,12 @@ class Signature:
 
 
 def read_signature(function: Callable[..., Any]) -> Signature:
-    """Raises OptionError, with the function's line, for a parameter of another kind."""
+    """Raises OptionError for what is no function of Python; with the function's line, for a parameter of another kind."""
+    if not inspect.isfunction(function):
+        raise OptionError(
+            f"A kernel cannot be made of {type(function).__name__} {function!r:.60}; it must be a function written in Python.",
+            hint="Write one around it: def k(x): return torch.sin(x).",
+        )
     tensors: list[str] = []
     numbers: dict[str, float] = {}
     for name, parameter in inspect.signature(function).parameters.items():

@@ -35,17 +35,21 @@ Array = NDArray[Any]
 
 
 class Standalone:
-    """A kernel's region on its device. source: what the target generated, "" if nothing."""
+    """A kernel's region on its device.
 
-    def __init__(self, plan: LoadedPlan, region: LoadedRegion, source: str) -> None:
-        self._plan, self._region, self.source = plan, region, source
+    used: which of the kernel's tensors its inputs are, by their place. source: what the target generated, "" if nothing.
+    """
+
+    def __init__(self, plan: LoadedPlan, region: LoadedRegion, used: Sequence[int], source: str) -> None:
+        self._plan, self._region, self._used, self.source = plan, region, used, source
         self._inputs, self._outputs = plan.plan.regions[-1].inputs, plan.plan.regions[-1].outputs
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
-        """Results as f32, integers or booleans, in new arrays."""
+        """Of all of the kernel's tensors. Results as f32, integers or booleans, in new arrays."""
         one = np.zeros(1, np.int32)
         step = Step(one, one, one, one, one + 1, np.zeros((1, 1), np.int32))
-        found = self._region.run(step, dict(zip(self._inputs, arrays, strict=True)))
+        given = [arrays[place] for place in self._used]
+        found = self._region.run(step, dict(zip(self._inputs, given, strict=True)))
         return [np.array(found[index]) for index in self._outputs]
 
     def close(self) -> None:
@@ -54,8 +58,10 @@ class Standalone:
         self._plan.close()
 
 
-def build(name: str, lowered: Lowered, constants: Constants, target_name: str, root: Path, isa: str | None = None) -> Standalone:
-    """Compile for a target, in the empty folder `root`, and load on the device of that name.
+def build(
+    name: str, lowered: Lowered, constants: Constants, used: Sequence[int], target_name: str, root: Path, isa: str | None = None
+) -> Standalone:
+    """Compile for a target, in the empty folder `root`, and load on the device of that name. used: which tensors the inputs are.
 
     Raises UnsupportedError for an op that the target has not, and where it does not compile or run on this machine.
     """
@@ -80,7 +86,7 @@ def build(name: str, lowered: Lowered, constants: Constants, target_name: str, r
     loaded = read_plan(root)
     loaded.trusted, loaded.trust_reason = True, "compiled just now"
     try:
-        return Standalone(loaded, device.load(loaded, len(plan.regions) - 1, _CACHES), compiled.source)
+        return Standalone(loaded, device.load(loaded, len(plan.regions) - 1, _CACHES), used, compiled.source)
     except BaseException:
         loaded.close()
         raise

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
 from torch import Tensor, fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from mixplan.compiler.constants import Constants
 from mixplan.compiler.custom.signature import Signature, where
@@ -16,7 +19,7 @@ from mixplan.compiler.lowering import Lowered
 from mixplan.runtime.errors import MixplanError, UnsupportedError
 from mixplan.runtime.plan import Node, Value
 
-__all__ = ["ALLOWED", "check_function", "lower_function"]
+__all__ = ["ALLOWED", "check_function", "lower_function", "quiet_torch"]
 
 ALLOWED = (
     "A kernel may use elementwise functions of torch, sums, means, largest and smallest over axes, matmul, rows of a table by index, "
@@ -56,21 +59,40 @@ def _named_forward(function: Callable[..., Any]) -> Callable[..., Any]:
     return named
 
 
-def lower_function(function: Callable[..., Any], numbers: Mapping[str, float], tensors: Sequence[Tensor]) -> tuple[Lowered, Constants]:
-    """The function on tensors of these shapes and dtypes, as the plan's values and nodes.
+def lower_function(
+    function: Callable[..., Any], numbers: Mapping[str, float], tensors: Sequence[Tensor]
+) -> tuple[Lowered, Constants, tuple[int, ...]]:
+    """The function on tensors of these shapes and dtypes, as the plan's values and nodes; and which tensors its inputs are, by their place.
 
-    Raises UnsupportedError with the function's line.
+    Tensors that no result needs are no inputs. Raises UnsupportedError with the function's line.
     """
     module = _Module(function, numbers).eval()
     try:
-        lowered, constants, _ = lower_module(module, tuple(tensors), (None,) * len(tensors))
+        with quiet_torch():
+            lowered, constants, names = lower_module(module, tuple(tensors), (None,) * len(tensors))
     except UnsupportedError as error:
         raise UnsupportedError(f"Kernel {where(function)}: {error.message}", hint=ALLOWED) from error
     except MixplanError:
         raise
     except Exception as error:  # torch.export's errors share no class, and the function may raise anything
         raise _unsupported(function, error) from error
-    return _own_results(lowered), constants
+    used = tuple(names.index(value.name) for value in lowered.values if value.kind == "input")
+    return _own_results(lowered), constants, used
+
+
+@contextmanager
+def quiet_torch() -> Iterator[None]:
+    """Inside, torch does not log the traceback of an op that refuses its shapes: the error is raised as well, and told with its line."""
+    logger = logging.getLogger(FakeTensorMode.__module__)
+    logger.addFilter(_is_news)
+    try:
+        yield
+    finally:
+        logger.removeFilter(_is_news)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return "failed while attempting to run meta" not in str(record.msg)
 
 
 def _own_results(lowered: Lowered) -> Lowered:

@@ -159,7 +159,8 @@ class _NpuRegion:
 
     def _cut(self, index: int, array: Array, step: Step) -> Array:
         shape = (dim_value(dim, tokens=step.tokens, rows=step.rows) for dim in self._plan.values[index].shape)
-        return np.ascontiguousarray(array[tuple(slice(0, size) for size in shape)])
+        # A number stays one: ascontiguousarray would give it a dim.
+        return np.asarray(array[tuple(slice(0, size) for size in shape)], order="C")
 
     def _store(self, step: Step, made: Mapping[str, Array]) -> None:
         context = StepContext(sequences=step.sequences, positions=step.positions)

@@ -50,6 +50,11 @@ def rows_of_a_table(table: Tensor, indices: Tensor) -> Tensor:
     return torch.where(found > 0, found, 0.1 * found) / found.abs().amax(-1, keepdim=True)
 
 
+@mixplan.kernel
+def constant(x: Tensor) -> Tensor:
+    return torch.tensor(2.5)
+
+
 def _normal(*shape: int, seed: int = 0) -> Array:
     return np.random.default_rng(seed).standard_normal(shape, np.float32)
 
@@ -59,6 +64,7 @@ CASES: dict[str, tuple[Kernel, tuple[Array, ...]]] = {
     "activation": (snake, (_normal(5, 67),)),
     "norm": (centered_norm, (_normal(7, 65), _normal(65, seed=1), _normal(7, 65, seed=2))),
     "product": (dequantizing_product, (_normal(3, 64), _CODES, np.abs(_normal(24, 2)))),
+    "constant": (constant, (_normal(3),)),
     "gather": (rows_of_a_table, (_normal(11, 33), np.array([3, 0, 10, 3]))),
 }
 

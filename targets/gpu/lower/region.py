@@ -70,9 +70,9 @@ _LIMIT = 1024  # logits that a drawn token is chosen among, where there is a top
 
 
 def _sampling(b: Builder, plan: Plan, region: Region) -> None:
-    """The launch that draws tokens from the logits, where the region makes them from nothing but the step."""
-    whole = all(plan.values[value].kind == "input" for value in region.inputs) and region.outputs == plan.outputs
-    if not whole or len(region.outputs) != 1:
+    """The launch that draws tokens from the logits, where the region makes them from the step and nothing else."""
+    whole = bool(region.inputs) and all(plan.values[value].kind == "input" for value in region.inputs)
+    if not whole or region.outputs != plan.outputs or len(region.outputs) != 1:
         return
     logits = b.views[region.outputs[0]]
     vocabulary, rows = logits.shape[-1], [dim for dim in logits.shape[:-1] if dim != 1]
