@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from mixplan.runtime.errors import OptionError
 from mixplan.runtime.terminal import emit_json, plain_table, show
 
 __all__ = ["compile_command"]
@@ -117,6 +118,7 @@ def compile_command(model: str, output: str, targets: str, isa: str, arch: str |
     from mixplan.compiler.search.candidates import split_candidates
     from mixplan.runtime.progress import terminal_progress
 
+    levels = (() if isa == "all" else _names("--isa", isa)) + (() if arch is None else _names("--arch", arch))
     if options["candidates"] is not None:
         options["candidates"] = split_candidates(options["candidates"])
     options["symmetric"] = not options.pop("asymmetric")
@@ -127,7 +129,7 @@ def compile_command(model: str, output: str, targets: str, isa: str, arch: str |
             model,
             output=Path(output),
             targets=tuple(targets.split(",")),
-            isa=(*(() if isa == "all" else isa.split(",")), *(arch.split(",") if arch else ())) or None,
+            isa=levels or None,
             progress=progress,
             **options,
         )
@@ -135,3 +137,14 @@ def compile_command(model: str, output: str, targets: str, isa: str, arch: str |
         emit_json(report.to_dict())
         return
     show(*report.render(plain_table))
+
+
+def _names(option: str, text: str) -> tuple[str, ...]:
+    """The names of a list by comma; OptionError where one is missing, since nothing at all would stand for all of them."""
+    names = tuple(name.strip() for name in text.split(","))
+    if "" in names:
+        raise OptionError(
+            f"{option} is {text!r}, where a name is missing; it must be names, by comma.",
+            hint=f"Leave {option} out for what is built by default; `mixplan targets` lists the names.",
+        )
+    return names

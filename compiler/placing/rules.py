@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,13 +18,14 @@ __all__ = ["PlacingRules", "parse_placing", "parse_quantity"]
 
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s*([a-zA-Z/]*)")
 _UNITS = {
-    "seconds": {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6},
-    "bytes": {"": 1.0, "B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9},
-    "bytes a second": {"": 1.0, "B/s": 1.0, "MB/s": 1e6, "GB/s": 1e9, "TB/s": 1e12},
-    "operations a second": {"": 1.0, "GOPS": 1e9, "TOPS": 1e12, "GFLOPS": 1e9, "TFLOPS": 1e12},
+    "seconds": {"s": 1.0, "ms": 1e-3, "us": 1e-6},
+    "bytes": {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9},
+    "bytes a second": {"B/s": 1.0, "MB/s": 1e6, "GB/s": 1e9, "TB/s": 1e12},
+    "operations a second": {"GOPS": 1e9, "TOPS": 1e12, "GFLOPS": 1e9, "TFLOPS": 1e12},
 }
 _COSTS = {"bandwidth": "bytes a second", "call": "seconds", "int8": "operations a second", "bf16": "operations a second"}
 _COSTS |= {"f32": "operations a second", "launch": "seconds"}
+_ONCE = "Give each unit once, with each of its facts once: npu:int8=40TOPS,bandwidth=60GB/s."
 _FIELDS = {"call": "call_seconds", "launch": "node_seconds"}
 
 
@@ -54,11 +57,14 @@ class PlacingRules:
 
 
 def parse_quantity(option: str, text: str, kind: str) -> float:
-    """A number with a unit, such as "100us" or "8 GB/s". OptionError where it is none, or not above 0."""
+    """A number with a unit, such as "100us" or "8 GB/s"; 0 needs none. OptionError where it is none, below 0, or too large for a float."""
     found, units = _NUMBER.fullmatch(text.strip()), _UNITS[kind]
-    if found is None or found[2] not in units:
-        raise OptionError(f"{option} is {text!r}; it must be a number of {kind}, with one of: {', '.join(filter(None, units))}.")
-    return float(found[1]) * units[found[2]]
+    number = math.nan if found is None else float(found[1])
+    if found is None or (found[2] not in units and (found[2] or number)):
+        raise OptionError(f"{option} is {text!r}; it must be a number of {kind}, with one of: {', '.join(units)}.")
+    if not math.isfinite(number * units.get(found[2], 1.0)):
+        raise OptionError(f"{option} is {text!r}, which is too large; at most {sys.float_info.max:.2g} {kind} can be counted.")
+    return number * units.get(found[2], 1.0)
 
 
 def parse_placing(
@@ -92,7 +98,13 @@ def parse_placing(
             rules = replace(rules, transfer_seconds=parse_quantity("transfer", latency, "seconds"))
     if rules.transfer_bandwidth <= 0:
         raise OptionError(f"transfer is {transfer!r}; it must be above 0 bytes a second.")
-    return replace(rules, costs=dict(_unit_cost(text) for text in unit_costs))
+    costs: dict[str, CostModel] = {}
+    for text in unit_costs:
+        unit, model = _unit_cost(text)
+        if unit in costs:
+            raise OptionError(f"unit_costs names the unit {unit!r} twice; the second time it says {text!r}.", hint=_ONCE)
+        costs[unit] = model
+    return replace(rules, costs=costs)
 
 
 def _unit_cost(text: str) -> tuple[str, CostModel]:
@@ -104,6 +116,8 @@ def _unit_cost(text: str) -> tuple[str, CostModel]:
         name, equals, number = fact.partition("=")
         if not equals or name not in _COSTS:
             raise OptionError(f"unit_costs has {fact!r}; the facts are {', '.join(_COSTS)}.")
+        if _FIELDS.get(name, name) in given:
+            raise OptionError(f"unit_costs {text!r} says {name} twice; the second time it is {number!r}.", hint=_ONCE)
         given[_FIELDS.get(name, name)] = parse_quantity(f"unit_costs {name}", number, _COSTS[name])
     if given.get("bandwidth", 0.0) <= 0:
         raise OptionError(f"unit_costs {text!r} says nothing of the bandwidth, which every cost needs.", hint="Add bandwidth=60GB/s.")

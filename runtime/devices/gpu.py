@@ -9,16 +9,16 @@ from typing import Any
 
 from mixplan.runtime.devices.cpu_abi import region_fingerprint
 from mixplan.runtime.devices.gpu_backend import Backend
-from mixplan.runtime.devices.gpu_driver import find_driver
+from mixplan.runtime.devices.gpu_driver import ARCHS, find_driver
 from mixplan.runtime.devices.gpu_native import DriverBackend
 from mixplan.runtime.devices.gpu_program import Program, decode_program
 from mixplan.runtime.devices.gpu_region import GpuRegion
-from mixplan.runtime.errors import InternalError, MissingExtraError, MixplanError, PlanError, UnsupportedError
+from mixplan.runtime.errors import InternalError, MissingExtraError, MixplanError, OptionError, PlanError, UnsupportedError
 from mixplan.runtime.hal import PAGE_SIZE, CacheSpec, DeviceOptions, Fault, LoadedRegion, Support
 from mixplan.runtime.plan import Region
 from mixplan.runtime.plan_io import LoadedPlan
 
-__all__ = ["INTERPRET", "JIT", "GpuDevice"]
+__all__ = ["INTERPRET", "JIT", "LEVELS", "GpuDevice"]
 
 INTERPRET = "interpret"
 """The `isa` that runs kernels in Triton's interpreter, on the CPU."""
@@ -28,16 +28,24 @@ _NODES = ("/dev/kfd", "/dev/nvidiactl", "/dev/dxg")
 JIT = "jit"
 """The `isa` that has torch and triton compile and launch them."""
 
+LEVELS = (*ARCHS, JIT, INTERPRET)
+"""All that `isa` may be."""
+
 _ADVICE = "device='reference' runs the plan without one, isa='interpret' its kernels on the CPU (slowly)"
 
 
 class GpuDevice:
-    """Runs regions on a GPU. `isa`: an architecture that the GPU runs, "jit" or "interpret"; by default what fits best."""
+    """Runs regions on a GPU. `isa`: an architecture that the GPU runs, "jit" or "interpret"; by default what fits best.
+
+    OptionError for any other, whatever GPU is here.
+    """
 
     name = "gpu"
 
     def __init__(self, options: DeviceOptions) -> None:
         self._isa = options.isa
+        if self._isa is not None and self._isa not in LEVELS:
+            raise OptionError(f"there is no GPU architecture {self._isa!r}.", hint=f"Architectures: {', '.join(LEVELS)}.")
 
     def supported(self) -> Support:
         """Where there is a GPU with NVIDIA's driver or AMD's, or torch sees one."""

@@ -15,12 +15,14 @@ from typing import Any
 from mixplan.runtime.devices.gpu_api import DRIVERS, Api
 from mixplan.runtime.errors import InternalError
 
-__all__ = ["Driver", "find_driver", "search"]
+__all__ = ["ARCHS", "Driver", "find_driver", "search"]
 
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
 _FAMILIES = {8: "sm_80", 9: "sm_90", 10: "sm_100"}
 """What is built, by the compute capability's major number. sm_90 and sm_100 binaries are for exactly that capability."""
 _AMD = frozenset({"gfx942"})
+ARCHS = (*_FAMILIES.values(), *sorted(_AMD))
+"""The architectures that binaries are built for."""
 _PROPERTIES = 16 * 1024  # bytes; the struct has about 1.5 kB
 _GFX = re.compile(rb"\bgfx[0-9]+[0-9a-f]{2}\b")
 

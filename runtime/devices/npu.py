@@ -75,6 +75,7 @@ class NpuDevice:
             used,
             threads=self._threads,
             allow_cpu=self._allow_cpu or used is CPU,
+            stands_in=used is not wanted,
         )
         return _NpuRegion(plan, region, caches, sessions, used.execution)
 

@@ -60,14 +60,24 @@ def choose_provider(wanted: Provider, available: Sequence[str], *, allow_cpu: bo
     )
 
 
-def provider_options(provider: Provider) -> dict[str, str]:
-    """The provider's options, and those of the environment: MIXPLAN_NPU_OPTIONS="key=value,key=value". OptionError for what is no pair."""
+def provider_options(provider: Provider, *, stands_in: bool = False) -> dict[str, str]:
+    """The provider's options, and those of the environment: MIXPLAN_NPU_OPTIONS="key=value,key=value".
+
+    OptionError for what is no pair, and for any where the plan is for the CPU's provider, which has none. stands_in: that provider stands
+    in for the plan's own, whose options they then are.
+    """
     given = dict(provider.options)
-    for pair in filter(None, os.environ.get("MIXPLAN_NPU_OPTIONS", "").split(",")):
+    text = os.environ.get("MIXPLAN_NPU_OPTIONS", "")
+    for pair in filter(None, text.split(",")):
         key, equals, value = pair.partition("=")
         if not key or not equals:
             raise OptionError(f"MIXPLAN_NPU_OPTIONS has {pair!r}; it must be key=value,key=value, as the provider names them.")
         given[key] = value
+    if text and provider is CPU and not stands_in:
+        raise OptionError(
+            f"MIXPLAN_NPU_OPTIONS is {text!r}, but the plan is for the provider {CPU.name!r}, which takes no options.",
+            hint="Unset it, or compile with --provider for the NPU that the options are for.",
+        )
     return {} if provider is CPU else given
 
 
@@ -75,13 +85,24 @@ class Sessions:
     """`model` is the ONNX file's bytes, `data` those of its external data, in the file that it calls `data_file`.
 
     allow_cpu: whether nodes that the provider refuses may run on the CPU. Where not, making a session raises ProviderError.
+    stands_in: see `provider_options`.
     """
 
     def __init__(
-        self, ort: Any, model: bytes, data_file: str, data: NDArray[np.uint8], provider: Provider, *, threads: int, allow_cpu: bool
+        self,
+        ort: Any,
+        model: bytes,
+        data_file: str,
+        data: NDArray[np.uint8],
+        provider: Provider,
+        *,
+        threads: int,
+        allow_cpu: bool,
+        stands_in: bool = False,
     ) -> None:
         self._ort, self._model, self._data_file, self._data = ort, model, data_file, data
         self._provider, self._threads, self._allow_cpu = provider, threads, allow_cpu
+        self._options = provider_options(provider, stands_in=stands_in)
         self._sessions: OrderedDict[Bucket, Any] = OrderedDict()
         self.made = 0
         self.seconds = 0.0
@@ -145,9 +166,10 @@ class Sessions:
         options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
         if self._data.size:
             options.add_external_initializers_from_files_in_memory([self._data_file], [self._data], [self._data.nbytes])
-        chosen = provider_options(self._provider)
         try:
-            session = self._ort.InferenceSession(self._model, options, providers=[self._provider.execution], provider_options=[chosen])
+            session = self._ort.InferenceSession(
+                self._model, options, providers=[self._provider.execution], provider_options=[self._options]
+            )
         except Exception as error:  # onnxruntime's errors share no class of their own
             raise self._explained(error) from error
         self._count(session)

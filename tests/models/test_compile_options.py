@@ -56,6 +56,15 @@ def test_wrong_options_are_told_before_the_checkpoint_is_opened(options: dict[st
 
 
 @pytest.mark.parametrize(
+    ("option", "text"), [("--arch", ""), ("--arch", "sm_90,"), ("--isa", ""), ("--isa", "portable,,native"), ("--isa", " , ")]
+)
+def test_a_list_of_levels_without_a_name(option: str, text: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["compile", "none", "-o", str(tmp_path / "x.plan"), "--target", "cpu,gpu", option, text])
+    assert result.exit_code == 2 and f"{option} is {text!r}, where a name is missing" in result.stderr, result.output
+    assert f"Leave {option} out" in result.stderr
+
+
+@pytest.mark.parametrize(
     ("override", "near"),
     [
         ("model.layers.0.mlp.down_projection=W8A16", "model.layers.0.mlp.down_proj"),

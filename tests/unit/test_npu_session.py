@@ -120,10 +120,15 @@ def test_sessions_used_last_are_kept() -> None:
 def test_options_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MIXPLAN_NPU_OPTIONS", "backend_type=gpu,soc_model=60")
     assert provider_options(QNN) == {"backend_type": "gpu", "soc_model": "60"}
-    assert provider_options(CPU) == {}
+    assert provider_options(CPU, stands_in=True) == {}
+    with pytest.raises(OptionError, match="is 'backend_type=gpu,soc_model=60', but the plan is for the provider 'cpu'") as caught:
+        provider_options(CPU)
+    assert "--provider" in str(caught.value.hint)
     monkeypatch.setenv("MIXPLAN_NPU_OPTIONS", "fast")
     with pytest.raises(OptionError, match="key=value"):
         provider_options(QNN)
+    monkeypatch.delenv("MIXPLAN_NPU_OPTIONS")
+    assert provider_options(CPU) == {}
 
 
 @pytest.mark.parametrize(

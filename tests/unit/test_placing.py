@@ -176,6 +176,11 @@ def test_settings_are_read_and_checked() -> None:
     )
 
 
+def test_nothing_needs_no_unit() -> None:
+    rules = parse_placing(move_above="0", unit_costs=["npu:bandwidth=1GB/s,call=0"])
+    assert rules.move_above == 0 and rules.costs["npu"].call_seconds == 0
+
+
 def test_a_transfer_can_be_measured() -> None:
     rules = parse_placing(transfer="measured")
     assert 1e8 < rules.transfer_bandwidth < 1e12 and 0 < rules.transfer_seconds < 1e-3
@@ -191,6 +196,14 @@ def test_a_transfer_can_be_measured() -> None:
         ({"unit_costs": ["npu"]}, "UNIT:FACT"),
         ({"unit_costs": ["npu:speed=3"]}, "the facts are"),
         ({"unit_costs": ["npu:int8=3TOPS"]}, "bandwidth"),
+        ({"unit_costs": ["npu:f32=4TFLOPS,f32=5TFLOPS,bandwidth=1GB/s"]}, "says f32 twice; the second time it is '5TFLOPS'"),
+        ({"unit_costs": ["npu:bandwidth=1GB/s", "npu:bandwidth=2GB/s"]}, "names the unit 'npu' twice"),
+        ({"unit_costs": ["npu:f32=1e400TFLOPS,bandwidth=1GB/s"]}, "f32 is '1e400TFLOPS', which is too large"),
+        ({"unit_costs": ["npu:f32=1e300TFLOPS,bandwidth=1GB/s"]}, "too large"),
+        ({"unit_costs": ["npu:f32=4e12,bandwidth=1GB/s"]}, "with one of: GOPS, TOPS"),
+        ({"move_above": "5"}, "move_above is '5'; it must be a number of seconds, with one of: s, ms, us"),
+        ({"move_above": "-5us"}, "with one of: s, ms, us"),
+        ({"transfer": "8+20us"}, "with one of: B/s"),
     ],
 )
 def test_wrong_settings_say_what_is_allowed(given: dict[str, Any], words: str) -> None:
