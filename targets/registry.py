@@ -10,7 +10,7 @@ from mixplan.runtime.errors import OptionError
 from mixplan.runtime.plugins import Plugin, installed
 from mixplan.targets.base import Target
 
-__all__ = ["ENTRY_POINT_GROUP", "get_target", "shadowed_targets", "target_names"]
+__all__ = ["ENTRY_POINT_GROUP", "get_target", "is_builtin", "shadowed_targets", "target_names"]
 
 ENTRY_POINT_GROUP = "mixplan.targets"
 # Imported on first use, so that a machine without jinja2 can still list targets.
@@ -28,6 +28,11 @@ _MEMBERS = ("name", "capabilities", "resolve_levels", "supports", "compile")
 def target_names() -> tuple[str, ...]:
     """Names of all targets, built-in ones first; those of broken packages are among them."""
     return (*_PATHS, *(name for name in installed(ENTRY_POINT_GROUP, "target") if name not in _PATHS))
+
+
+def is_builtin(name: str) -> bool:
+    """Whether a target comes with mixplan."""
+    return name in _PATHS
 
 
 def shadowed_targets() -> tuple[Plugin, ...]:

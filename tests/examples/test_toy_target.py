@@ -108,6 +108,12 @@ with load({str(shared)!r}) as model:
     assert ("There is no device 'toy'" in done.stderr) != there
 
 
+def test_a_level_that_the_toy_does_not_know(site: Path) -> None:
+    done = CliRunner().invoke(main, ["targets", "--conformance", "toy", "--ops", "rms_norm", "--isa", "toy9"])
+    assert done.exit_code == 2 and "the toy has no level 'toy9'.\nLevels: toy1" in done.stderr
+    assert get_target("toy").resolve_levels(("toy1",)) == get_target("toy").resolve_levels(()) == ("toy1",)
+
+
 def test_it_conforms_where_it_says_yes(site: Path) -> None:
     done = CliRunner().invoke(main, ["targets", "--conformance", "toy", "--ops", "linear,rms_norm,attention", "--json"])
     said = json.loads(done.output)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
-from mixplan.runtime.devices import cpu_info
+import pytest
+from click.testing import CliRunner
+
+from mixplan.cli import main
+from mixplan.runtime.devices import cpu_info, gpu
 from mixplan.runtime.dtypes import DType
 from mixplan.runtime.errors import OptionError, UnsupportedError
 from mixplan.runtime.ops import OPS
@@ -12,6 +16,8 @@ from mixplan.runtime.plan import Model, Node, Plan, Provenance, Region, Sym, Val
 from mixplan.targets.base import CompileOptions, Target
 from mixplan.targets.cpu.codegen.ops.table import EMITTERS, POINTWISE
 from mixplan.targets.cpu.target import CpuTarget
+from mixplan.targets.gpu.arch import ARCHS
+from mixplan.targets.levels import check_levels, levels_for
 from mixplan.targets.registry import get_target, target_names
 
 T = Sym("T")
@@ -27,6 +33,26 @@ def test_registry_finds_builtin_targets() -> None:
 def test_unknown_target_lists_the_valid() -> None:
     with pytest.raises(OptionError, match=r"there is no target 'tpu'.\nTargets here: cpu, reference, null"):
         get_target("tpu")
+
+
+def test_levels_that_the_device_and_the_compiler_know_are_the_same() -> None:
+    assert set(gpu.LEVELS) - {gpu.INTERPRET} == set(ARCHS)
+
+
+@pytest.mark.parametrize("isa", ["sm_91", ""])
+def test_a_gpu_level_that_is_none_is_told_before_there_is_no_gpu(isa: str, tiny_llama_plan: Path) -> None:
+    words = f"there is no GPU architecture {isa!r}.\nArchitectures: sm_80, sm_90, sm_100, gfx942, jit, interpret."
+    for arguments in (["run", str(tiny_llama_plan), "Hi", "--device", "gpu"], ["targets", "--conformance", "gpu", "--ops", "silu"]):
+        result = CliRunner().invoke(main, [*arguments, "--isa", isa])
+        assert result.exit_code == 2 and words in result.stderr, result.output
+
+
+def test_targets_of_others_are_not_asked_for_the_levels_of_cpus() -> None:
+    wanted = ("portable", "native", "sm_90", "toy1")
+    assert levels_for("toy", wanted) == ("native", "toy1")
+    assert levels_for("cpu", wanted) == ("portable", "native", "toy1") and levels_for("gpu", wanted) == ("native", "sm_90")
+    with pytest.raises(OptionError, match="'portable' is for none of the targets toy"):
+        check_levels(("toy",), ("portable",))
 
 
 def test_every_op_of_the_table_has_a_native_form() -> None:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 
 from mixplan.runtime.dtypes import DType
+from mixplan.runtime.errors import OptionError
 from mixplan.runtime.plan import Node, Plan, Region, Value
 from mixplan.targets.base import Capabilities, CompiledRegion, CompileOptions, Support
 
@@ -17,6 +18,9 @@ class ToyTarget:
         return Capabilities(self.name, Support(True), levels=(LEVEL,), formats=("f32",), activations=("f32",))
 
     def resolve_levels(self, wanted: Sequence[str]) -> tuple[str, ...]:
+        for name in wanted:
+            if name not in (LEVEL, "native"):
+                raise OptionError(f"the toy has no level {name!r}.", hint=f"Levels: {LEVEL}, or native for the same.")
         return (LEVEL,)
 
     def supports(self, node: Node, values: Sequence[Value]) -> Support:
