@@ -40,11 +40,13 @@ class _Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         from mixplan.runtime.errors import MissingExtraError, MixplanError
+        from mixplan.runtime.short_memory import reporting_short_memory
 
         debug = bool(ctx.params.get("debug"))
         try:
             try:
-                return super().invoke(ctx)
+                with reporting_short_memory(lambda: f"`mixplan {ctx.invoked_subcommand or ''}`"):
+                    return super().invoke(ctx)
             except ModuleNotFoundError as error:
                 if debug or (error.name or "").split(".")[0] not in _EXTRA_MODULES:
                     raise

@@ -19,6 +19,8 @@ class Clock:
     progress: Progress | None
     seconds: dict[str, float] = field(default_factory=dict)
     parallel: tuple[str, ...] = ()
+    stage: str = ""
+    """The one that was begun last, for errors."""
 
     def beside(self, *stages: str) -> None:
         """Stages that run beside others."""
@@ -28,6 +30,7 @@ class Clock:
 
     def run(self, stage: str, work: Callable[[], Any]) -> Any:
         """Do the work, and tell its begin and end."""
+        self.stage = stage
         self.tell(stage, 0.0)
         result = self.timed(stage, work)
         self.tell(stage, 1.0)

@@ -17,6 +17,7 @@ from mixplan.compiler.options import Options
 from mixplan.compiler.scaling import SCALINGS
 from mixplan.compiler.search.text import TextSource, calibration_windows
 from mixplan.runtime.errors import MixplanError, OptionError
+from mixplan.runtime.short_memory import short_memory
 
 __all__ = ["QUANTIZERS", "Fitted", "Fitting", "check_text", "fit", "parse_fitting"]
 
@@ -108,6 +109,8 @@ def _moments(captured: Captured, notes: list[str]) -> dict[str, Tensor]:
     except MixplanError:
         raise
     except Exception as error:
+        if short_memory(error):
+            raise
         # Whatever torch cannot run here only costs some accuracy.
         notes.append(f"Weights were rounded without calibration, since the graph could not be run: {error}")
         return {}

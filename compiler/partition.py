@@ -61,6 +61,8 @@ def supports(target: Target, node: Node, values: Sequence[Value]) -> Support:
     """What the target answers. One of another package that fails instead of answering is passed over, like one that says no."""
     try:
         return target.supports(node, values)
+    except MemoryError:
+        raise
     except Exception as error:  # another package's code may raise anything; our own must not
         if type(target).__module__.startswith("mixplan."):
             raise

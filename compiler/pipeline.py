@@ -32,6 +32,7 @@ from mixplan.runtime.errors import OutputError
 from mixplan.runtime.plan import Plan
 from mixplan.runtime.plan_io import write_manifest
 from mixplan.runtime.progress import Progress
+from mixplan.runtime.short_memory import reporting_short_memory
 from mixplan.runtime.trust import record_trusted
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def compile(  # noqa: A001 - the package's verb
 
     The plan appears whole or not at all. Options are checked before the checkpoint is opened, overrides against the model's layers before
     weights are read or kernels compiled. Raises CheckpointError, UnsupportedError (naming node, op and source line), OptionError,
-    OutputError, PromiseError.
+    OutputError, PromiseError, CapacityError (there is no memory for it).
     """
     fitting = parse_fitting(quantizer, scaling, text)
     request = parse_request(
@@ -169,7 +170,10 @@ def compile(  # noqa: A001 - the package's verb
     check_static(options, fitting, searches=request is not None)
     options = options.with_facts(fitting.facts) if request is None else options.searched(request.promise.label, request.facts)
     clock = Clock(progress)
-    with new_directory(Path(output), force=force) as root:
+    with (
+        reporting_short_memory(lambda: f"{_called(model)} in the stage {clock.stage!r} of the compile"),
+        new_directory(Path(output), force=force) as root,
+    ):
         with collector_paused():
             checkpoint = clock.run("open", lambda: open_checkpoint(model, example_inputs=example_inputs))
         try:
@@ -186,6 +190,10 @@ def compile(  # noqa: A001 - the package's verb
         # The plan is whole; it is only not known to be of this machine, so its kernels will be rebuilt where it is loaded.
         report.warnings += (f"The plan could not be entered into the ledger of trusted plans: {error.message}",)
     return report
+
+
+def _called(model: object) -> str:
+    return str(model) if isinstance(model, str | Path) else type(model).__name__
 
 
 def _compile(captured: Captured, root: Path, options: Options, request: Request | None, fitting: Fitting, clock: Clock) -> CompileReport:

@@ -13,7 +13,7 @@
     │   ├── RequestError         a step or generate call with wrong tokens, positions or sampling settings
     │   ├── PlacementError       regions of several compute units that do not agree about a value at their border
     │   ├── ProviderError        an NPU's execution provider that is not here, or does not run all that it was given
-    │   ├── CapacityError        out of KV pages, sequences or step tokens
+    │   ├── CapacityError        out of KV pages, sequences, step tokens or memory
     │   └── MissingExtraError    a command needs an optional dependency; names the pip line
     └── InternalError            a broken invariant of ours, or a generated kernel that failed; exit code 1
         └── PassError            a pass failed; names pass, node and source line
@@ -108,7 +108,7 @@ class RequestError(UserError):
 
 
 class CapacityError(UserError):
-    """The request is valid, but needs more pages, sequences or tokens than were set aside."""
+    """The request is valid, but needs more pages, sequences or tokens than were set aside, or more memory than there is."""
 
 
 class MissingExtraError(UserError):

@@ -25,6 +25,8 @@ def compact_tokenizer(data: bytes) -> bytes:
     try:
         same = Tokenizer.from_str(compact).to_str() == Tokenizer.from_str(data.decode("utf-8")).to_str()
         return compact.encode("utf-8") if same else data
+    except MemoryError:
+        raise
     except Exception:  # the library raises bare exceptions, and unpaired surrogates are no UTF-8
         return data
 
