@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -13,6 +14,9 @@ __all__ = ["reporting_short_memory", "short_memory"]
 # How torch's allocator, C++, the dynamic loader and Python's threads tell it: none of them has an exception of its own for it.
 _WORDS = ("allocate memory", "not enough memory", "bad_alloc", "failed to map segment", "can't start new thread")
 _KINDS = (RuntimeError, ImportError)
+_ASKED = re.compile(r"tried to allocate (\d+) bytes")
+_ADDRESSES = 1 << 47
+"""Bytes that a process can address at all. To want more is a wrong size somewhere, not a lack of memory."""
 
 
 def short_memory(error: BaseException) -> BaseException | None:
@@ -25,7 +29,8 @@ def short_memory(error: BaseException) -> BaseException | None:
         if isinstance(cause, MemoryError) or (isinstance(cause, OSError) and cause.errno == errno.ENOMEM):
             return cause
         if isinstance(cause, _KINDS) and any(words in str(cause).lower() for words in _WORDS):
-            return cause
+            asked = _ASKED.search(str(cause))
+            return cause if asked is None or int(asked[1]) < _ADDRESSES else None
         cause = cause.__cause__
     return None
 

@@ -70,6 +70,9 @@ def test_what_was_raised_from_it_tells_and_what_was_only_handled_does_not() -> N
     wrapped.__cause__.__cause__ = MemoryError()
     assert short_memory(wrapped) is wrapped.__cause__.__cause__
     assert short_memory(RuntimeError("wrong shape")) is None and short_memory(OSError(errno.ENOSPC, "full")) is None
+    for size, told in ((1 << 46, True), (1 << 51, False)):
+        error = RuntimeError(f"DefaultCPUAllocator: can't allocate memory: you tried to allocate {size} bytes.")
+        assert (short_memory(error) is error) == told
     handled = OptionError("no such level")
     handled.__context__ = MemoryError()
     with pytest.raises(OptionError), reporting_short_memory(lambda: "nothing"):
