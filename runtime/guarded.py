@@ -36,7 +36,7 @@ class GuardedRegion:
             made = self._loaded.run(step, inputs)
         except (MixplanError, MemoryError):
             raise
-        except Exception as error:
+        except Exception as error:  # another package's code may raise anything
             raise self._error(f"raised {type(error).__name__}: {error}") from error
         if not isinstance(made, Mapping):
             raise self._error(f"gave {type(made).__name__}, not the arrays by value index")

@@ -86,5 +86,7 @@ def test_a_target_of_others_that_has_no_memory_to_answer() -> None:
     class _Poor:
         supports = _failing(MemoryError())
 
+    poor: Any = _Poor()
+    no_node: Any = None
     with pytest.raises(MemoryError):
-        supports(_Poor(), None, ())  # type: ignore[arg-type]
+        supports(poor, no_node, ())
