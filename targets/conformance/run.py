@@ -129,7 +129,7 @@ def _result(root: Path, device: Device, case: Case, made: _Compiled, factor_erro
             found = _run(plan, device, case, factor_error if case.products else 0.0)
         except _WrongFormError as error:
             return CaseResult(case.op, case.label, "failed", str(error))
-        except Exception as error:  # as above: of the device this time
+        except Exception as error:  # a device may raise anything: its case has failed, and the others go on
             return CaseResult(case.op, case.label, "failed", f"run: {_words(error)}")
     if found.ratio > 1:
         reason = f"off by up to {found.error:.3g}, {found.ratio:.3g} times what is allowed"

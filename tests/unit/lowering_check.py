@@ -29,12 +29,12 @@ class OneOp(nn.Module):
 
 
 class _Two(OneOp):
-    def forward(self, a: torch.Tensor, b: torch.Tensor) -> Any:  # type: ignore[override]
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> Any:  # type: ignore[override]  # each case has arguments of its own
         return self.function(self, a, b)
 
 
 class _One(OneOp):
-    def forward(self, a: torch.Tensor) -> Any:  # type: ignore[override]
+    def forward(self, a: torch.Tensor) -> Any:  # type: ignore[override]  # each case has arguments of its own
         return self.function(self, a)
 
 
